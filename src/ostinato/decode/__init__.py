@@ -1,0 +1,3 @@
+"""Stepping a model over a KV cache."""
+
+from __future__ import annotations

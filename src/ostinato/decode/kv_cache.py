@@ -1,0 +1,127 @@
+"""The keys and values of one sequence."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import prod
+from typing import Protocol
+
+from ostinato.device.storage import Storage
+from ostinato.errors.decode import CapacityExceeded, InvalidTruncation
+from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import plain
+from ostinato.ir.location import Location
+from ostinato.models.contract import LayerKv, Model
+from ostinato.runtime.context import InferenceContext
+
+_alloc_ids = itertools.count(1)
+
+Slabs = tuple[Storage, Storage]
+
+
+class KvRebindSource(Protocol):
+    """What a held plan may be re-bound to."""
+
+    @property
+    def alloc_id(self) -> int: ...
+    def rebind_location(self) -> Location | None:
+        """Where all slabs live; None when that can't be told."""
+    def rebind_slot(self, layer: int, index: int) -> Storage | None:
+        """The K (0) or V (1) slab of a layer."""
+
+
+class KvCache:
+    """Per-layer K and V slabs, logical shape `[1, kv_heads, capacity, head_dim]`, and how many positions
+    of them are attended.
+
+    `alloc_id` names the allocation: `truncate_to` keeps it; `clear` and `set_layer` mint a new one. Ids are
+    never reused. `length` advances only when a step has succeeded.
+    """
+
+    def __init__(self, geometry: Sequence[LayerKv], capacity: int, dtype: DType, slabs: Sequence[Slabs]) -> None:
+        self.geometry = tuple(geometry)
+        self.capacity = capacity
+        self.dtype = dtype
+        self.alloc_id = next(_alloc_ids)
+        self._slabs = list(slabs)
+        self._length = 0
+
+    @classmethod
+    def allocate(
+        cls,
+        model: Model,
+        context: InferenceContext,
+        capacity: int,
+        dtype: DType = DType.F32,
+        *,
+        locations: Sequence[Location] | None = None,
+    ) -> KvCache:
+        """Empty slabs for `capacity` positions of `model`, on the context's device or, with `locations`, on one
+        device a layer. Memory is touched only as positions are written."""
+        if capacity < 1:
+            raise CapacityExceeded(1, capacity)
+        geometry = model.config.kv
+        places = locations or (context.location,) * len(geometry)
+        slabs = []
+        for layer, location in zip(geometry, places, strict=True):
+            device = context.devices.device(location)
+            k, v = (prod(shape) for shape in slab_shapes(layer, capacity))
+            slabs.append((device.allocate(k, dtype, plain(dtype)), device.allocate(v, dtype, plain(dtype))))
+        return cls(geometry, capacity, dtype, slabs)
+
+    @property
+    def length(self) -> int:
+        """Positions written and attended."""
+        return self._length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slabs, touched or not."""
+        return sum(k.nbytes + v.nbytes for k, v in self._slabs)
+
+    def slabs(self, layer: int) -> Slabs:
+        """(K, V) of a layer."""
+        return self._slabs[layer]
+
+    def locations(self) -> tuple[Location, ...]:
+        """The device of each layer."""
+        return tuple(k.location for k, _ in self._slabs)
+
+    def check_room(self, count: int) -> None:
+        """Raises CapacityExceeded unless `count` more positions fit."""
+        if self._length + count > self.capacity:
+            raise CapacityExceeded(self._length + count, self.capacity)
+
+    def advance(self, count: int) -> None:
+        """`count` positions were written by a step that succeeded."""
+        self.check_room(count)
+        self._length += count
+
+    def truncate_to(self, length: int) -> None:
+        """Forget the positions from `length` on; the allocation stays the same."""
+        if not 0 <= length <= self._length:
+            raise InvalidTruncation(length, self._length)
+        self._length = length
+
+    def clear(self) -> None:
+        """Forget everything; from here on this is another allocation."""
+        self._length = 0
+        self.alloc_id = next(_alloc_ids)
+
+    def set_layer(self, layer: int, k: Storage, v: Storage) -> None:
+        """Put other slabs in a layer's place; from here on this is another allocation."""
+        self._slabs[layer] = (k, v)
+        self.alloc_id = next(_alloc_ids)
+
+    def rebind_location(self) -> Location | None:
+        places = set(self.locations())
+        return places.pop() if len(places) == 1 else None
+
+    def rebind_slot(self, layer: int, index: int) -> Storage | None:
+        return self._slabs[layer][index] if 0 <= layer < len(self._slabs) else None
+
+
+def slab_shapes(layer: LayerKv, capacity: int) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+    """K `[1, kv_heads, capacity, k_dim]` and V `[1, kv_heads, capacity, v_dim]`."""
+    return (1, layer.kv_heads, capacity, layer.k_dim), (1, layer.kv_heads, capacity, layer.v_dim)

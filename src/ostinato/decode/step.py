@@ -1,0 +1,164 @@
+"""The graph of one step. It is the same graph at every position: start and count are data or symbols,
+the row count is a symbol, and nothing about the token at hand stands in it as a literal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ostinato.decode.kv_cache import slab_shapes
+from ostinato.device.traits import WritePath
+from ostinato.ir.dtype import DType
+from ostinato.ir.graph import Graph
+from ostinato.ir.ops.attention import Attention
+from ostinato.ir.ops.const import ConstRole
+from ostinato.ir.ops.slab import WriteSlice, WriteSliceDevice
+from ostinato.ir.shape import Length, NodeId, Operand
+from ostinato.ir.symbols import SymEnv, SymId
+from ostinato.ir.tensor import Tensor
+from ostinato.models.contract import LayerKv, Model, StepInputs
+
+ROWS = SymId("rows")
+"""Rows that the step computes."""
+OUT_ROWS = SymId("out_rows")
+"""Rows whose logits it computes."""
+CACHED_LEN = SymId("cached_len")
+"""Positions in the cache before the step (symbolic path)."""
+COUNT = SymId("count")
+"""Rows that the step writes (symbolic path)."""
+ATTENDED_LEN = SymId("attended_len")
+"""Positions in the cache after the step (symbolic path)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a step's rows stand: each part is a symbol or a rank-0 int64 tensor."""
+
+    start: Tensor | SymId
+    count: Tensor | SymId
+    length: Tensor | SymId
+
+
+@dataclass
+class SlabKvView:
+    """A layer's K and V in slabs: `KvView` for one sequence."""
+
+    layer: LayerKv
+    k_slab: Tensor
+    v_slab: Tensor
+    at: Position
+
+    def append(self, k: Tensor, v: Tensor) -> None:
+        """k `[rows, kv_heads, k_dim]`, v `[rows, kv_heads, v_dim]` are written at the step's position."""
+        self.k_slab = self._write(self.k_slab, k)
+        self.v_slab = self._write(self.v_slab, v)
+
+    def _write(self, slab: Tensor, rows: Tensor) -> Tensor:
+        start, count = self.at.start, self.at.count
+        if isinstance(start, Tensor) and isinstance(count, Tensor):
+            return slab.apply(WriteSliceDevice(), rows, start, count)
+        assert isinstance(start, SymId)
+        assert isinstance(count, SymId)
+        return slab.apply(WriteSlice(start, count), rows)
+
+    def attend(self, q: Tensor, *, window: int | None, scale: float, mask: Tensor | None = None) -> Tensor:
+        """q `[rows, heads, k_dim]` over everything appended so far → `[rows, heads · v_dim]`."""
+        operands = [self.k_slab, self.v_slab]
+        start, length = (_ride(at, operands) for at in (self.at.start, self.at.length))
+        if mask is not None:
+            operands.append(mask)
+        return q.apply(Attention(start, length, scale, window, mask is not None), *operands)
+
+
+def _ride(length: Tensor | SymId, operands: list[Tensor]) -> Length:
+    """A tensor joins the operands behind q; a symbol stands in the op."""
+    if isinstance(length, SymId):
+        return length
+    operands.append(length)
+    return Operand(len(operands))
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The nodes that callers bind or read. `start` and `count` are None on the symbolic path."""
+
+    graph: Graph
+    token_ids: NodeId
+    rope_cos: NodeId
+    rope_sin: NodeId
+    mask: NodeId
+    out_rows: NodeId
+    start: NodeId | None
+    count: NodeId | None
+    slabs: tuple[tuple[NodeId, NodeId], ...]
+    weights: dict[str, NodeId]
+    logits: NodeId
+    argmax: NodeId
+    hidden: NodeId
+
+
+def build_step(model: Model, capacity: int, kv_dtype: DType, write_path: WritePath) -> StepGraph:
+    """Write `model`'s step over slabs of `capacity` positions."""
+    graph = Graph()
+    config, family = model.config, model.family
+
+    def data(label: str, shape: Sequence[int | SymId], dtype: DType = DType.F32) -> Tensor:
+        return graph.const(label, ConstRole.DATA, tuple(shape), dtype)
+
+    ropes = config.ropes
+    table = (len(ropes), ROWS, ropes[0].rot // 2)
+    position = _position(graph, write_path)
+    step = StepInputs(
+        token_ids=data("token_ids", [ROWS], DType.I64),
+        rope_cos=data("rope_cos", table),
+        rope_sin=data("rope_sin", table),
+        start=position.start,
+        count=position.count,
+        mask=data("mask", [ROWS, capacity]),
+    )
+    rows = data("out_rows", [OUT_ROWS], DType.I64)
+    views = []
+    slabs = []
+    for i, layer in enumerate(config.kv):
+        k_shape, v_shape = slab_shapes(layer, capacity)
+        k = graph.const(f"{i}.k", ConstRole.SLAB, k_shape, kv_dtype)
+        v = graph.const(f"{i}.v", ConstRole.SLAB, v_shape, kv_dtype)
+        slabs.append((k.id, v.id))
+        views.append(SlabKvView(layer, k, v, position))
+    weights = {
+        name: graph.const(name, ConstRole.WEIGHT, tensor.shape, DType.F32, tensor.encoding)
+        for name, tensor in model.weights.items()
+    }
+    hidden = family.forward(config, weights, step, views)  # [rows, dim]
+    logits = family.head(config, weights, hidden.gather(rows))  # [out_rows, vocab]
+    return StepGraph(
+        graph=graph,
+        token_ids=step.token_ids.id,
+        rope_cos=step.rope_cos.id,
+        rope_sin=step.rope_sin.id,
+        mask=step.mask.id,
+        out_rows=rows.id,
+        start=position.start.id if isinstance(position.start, Tensor) else None,
+        count=position.count.id if isinstance(position.count, Tensor) else None,
+        slabs=tuple(slabs),
+        weights={name: tensor.id for name, tensor in weights.items()},
+        logits=logits.id,
+        argmax=logits.argmax().id,  # [out_rows]
+        hidden=hidden.id,
+    )
+
+
+def _position(graph: Graph, write_path: WritePath) -> Position:
+    if write_path is WritePath.SYMBOLIC:
+        return Position(CACHED_LEN, COUNT, ATTENDED_LEN)
+    start = graph.const("start", ConstRole.DATA, (), DType.I64)
+    count = graph.const("count", ConstRole.DATA, (), DType.I64)
+    return Position(start, count, start + count)
+
+
+def step_env(write_path: WritePath, cached_len: int, rows: int, out_rows: int) -> SymEnv:
+    """The symbols of a step of `rows` tokens after `cached_len` others."""
+    env = SymEnv({ROWS: rows, OUT_ROWS: out_rows})
+    if write_path is WritePath.SYMBOLIC:
+        env.bind(CACHED_LEN, cached_len).bind(COUNT, rows).bind(ATTENDED_LEN, cached_len + rows)
+    return env

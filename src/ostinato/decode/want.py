@@ -1,0 +1,50 @@
+"""What a step hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ostinato.errors.decode import RowOutOfRange
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """Logits of the last row: float32 `[vocab]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Logits of every row: float32 `[seq, vocab]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Logits of the rows named, in that order: float32 `[len(indices), vocab]`."""
+
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The final normed hidden rows: float32 `[seq, dim]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argmax:
+    """The most likely token after the last row, the lowest id among equals: int."""
+
+
+Want = Last | All | Rows | Hidden | Argmax
+
+
+def out_rows(want: Want, rows: int) -> Sequence[int]:
+    """The rows whose logits `want` needs; raises RowOutOfRange."""
+    if isinstance(want, All):
+        return range(rows)
+    if isinstance(want, Rows):
+        for row in want.indices:
+            if not 0 <= row < rows:
+                raise RowOutOfRange(row, rows)
+        return want.indices
+    return (rows - 1,)

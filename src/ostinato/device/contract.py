@@ -1,0 +1,116 @@
+"""The contract between the runtime and a device.
+
+    program = device.compile(segment)                # immutable, shareable: code and a memory plan, no data
+    bound = program.bind(slots, workspace, outputs)  # dtype, encoding, location, extent: checked once
+    pending = bound.run(env); pending.wait()         # late device errors surface in wait
+    captured = bound.freeze(varying, env)            # a Captured, or a CaptureRefusal that says why
+    captured.replay(values).wait()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ostinato.device.encoded import EncodedTensor
+from ostinato.device.segment import Segment
+from ostinato.device.storage import Storage
+from ostinato.device.traits import Traits
+from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import Encoding
+from ostinato.ir.location import Location
+from ostinato.ir.recipe import PackRecipe
+from ostinato.ir.shape import NodeId
+from ostinato.ir.symbols import SymEnv
+
+HostArray = npt.NDArray[Any]
+
+
+class Pending(Protocol):
+    """A run that may still be going on."""
+
+    def wait(self) -> None:
+        """Return when its results are there; raises what went wrong on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRefusal:
+    """Why a bound program can't be replayed at fixed addresses."""
+
+    reason: str
+
+
+class Captured(Protocol):
+    """A bound program recorded over fixed addresses."""
+
+    def replay(self, values: Mapping[NodeId, HostArray]) -> Pending:
+        """Write the varying inputs into their fixed buffers and run again."""
+
+
+class Workspace(Protocol):
+    """Scratch memory of one slot, never shared by two runs in flight."""
+
+    @property
+    def location(self) -> Location: ...
+
+
+class Bound(Protocol):
+    """A program with its data: checked, ready to run any number of times."""
+
+    def run(self, env: SymEnv) -> Pending:
+        """Start one run. A failure leaves everything but the outputs and unread slab cells as it was."""
+
+    def freeze(self, varying: Sequence[NodeId], env: SymEnv) -> Captured | CaptureRefusal:
+        """Record the run; `varying` are the inputs whose values `replay` brings."""
+
+
+class Program(Protocol):
+    """A compiled segment: immutable, shareable between threads, without data."""
+
+    @property
+    def segment(self) -> Segment: ...
+
+    def workspace(self) -> Workspace:
+        """Fresh scratch memory for one slot."""
+
+    def bind(
+        self, slots: Mapping[NodeId, Storage], workspace: Workspace, outputs: Mapping[NodeId, Storage]
+    ) -> Bound:
+        """Raises BindingMismatch, DeviceMismatch or UnboundConst before anything runs."""
+
+
+class Device(Protocol):
+    """One place that holds bytes and runs segments."""
+
+    @property
+    def location(self) -> Location: ...
+
+    @property
+    def traits(self) -> Traits: ...
+
+    def allocate(self, elements: int, dtype: DType, encoding: Encoding) -> Storage:
+        """Room for `elements`, reading as zero where never written; pages are touched only when used."""
+
+    def upload(self, array: HostArray, dtype: DType) -> Storage:
+        """A new storage with the array's elements; the array may change afterwards."""
+
+    def download(self, storage: Storage, shape: tuple[int, ...]) -> HostArray:
+        """The first elements of a plain storage as a new array of `shape`."""
+
+    def copy(self, source: Storage, target: Storage) -> None:
+        """The bytes of one storage of this device into another of the same extent."""
+
+    def pack(self, recipe: PackRecipe, tensors: Sequence[EncodedTensor]) -> Storage:
+        """Weights in this device's layout; raises NoKernel for an encoding without one."""
+
+    def compile(self, segment: Segment) -> Program:
+        """Code for a segment."""
+
+
+def array_of(data: HostArray, dtype: DType) -> HostArray:
+    """`data` as a contiguous array of exactly `dtype`; raises TypeError when that would lose values."""
+    return np.ascontiguousarray(data.astype(dtype.numpy, casting="safe", copy=False))

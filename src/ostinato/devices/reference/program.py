@@ -1,0 +1,150 @@
+"""Running a lowered segment on numpy arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ostinato.device.contract import CaptureRefusal, HostArray, Workspace
+from ostinato.device.segment import Segment, Slot
+from ostinato.device.storage import Storage
+from ostinato.devices.reference.lower import Tape, lower
+from ostinato.errors.device import DeviceMismatch, WorkspaceBusy
+from ostinato.errors.graph import BindingMismatch, UnboundConst
+from ostinato.ir.location import Location
+from ostinato.ir.ops.slab import WriteSlice
+from ostinato.ir.shape import NodeId, is_static, resolve
+from ostinato.ir.symbols import SymEnv
+
+Array = npt.NDArray[Any]
+
+
+class Done:
+    """The reference device works while it is called: nothing is ever pending."""
+
+    def wait(self) -> None:
+        return None
+
+
+@dataclass(eq=False)
+class ReferenceWorkspace:
+    """numpy allocates as it goes; what is left to own is the right to run."""
+
+    location: Location
+    in_flight: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ReferenceProgram:
+    """A segment as a tape of numpy calls."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.tape = lower(segment)
+
+    def workspace(self) -> ReferenceWorkspace:
+        return ReferenceWorkspace(self.segment.location)
+
+    def bind(
+        self, slots: Mapping[NodeId, Storage], workspace: Workspace, outputs: Mapping[NodeId, Storage]
+    ) -> ReferenceBound:
+        assert isinstance(workspace, ReferenceWorkspace)
+        location = self.segment.location
+        if workspace.location != location:
+            raise DeviceMismatch("the workspace", str(location), str(workspace.location))
+        inputs = [_checked(slot, slots, location) for slot in self.segment.inputs]
+        results = [_checked(slot, outputs, location) for slot in self.segment.outputs]
+        return ReferenceBound(self.segment, self.tape, inputs, results, workspace)
+
+
+def _checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) -> Array:
+    """The flat array behind a slot, viewed in the slot's shape where that is known."""
+    storage = storages.get(slot.node)
+    if storage is None:
+        raise UnboundConst(slot.label, "slot")
+    if storage.location != location:
+        raise DeviceMismatch(slot.label, str(location), str(storage.location))
+    if storage.dtype is not slot.dtype:
+        raise BindingMismatch(slot.label, "dtype", str(slot.dtype), str(storage.dtype))
+    if storage.encoding != slot.encoding:
+        raise BindingMismatch(slot.label, "encoding", str(slot.encoding), str(storage.encoding))
+    array: Array = storage.parts[0].data
+    return _view(slot, array, SymEnv()) if is_static(slot.shape) else array
+
+
+def _view(slot: Slot, array: Array, env: SymEnv) -> Array:
+    shape = resolve(slot.shape, env)
+    count = int(np.prod(shape))
+    if count > array.size:
+        raise BindingMismatch(slot.label, "extent", f"{count} elements", f"{array.size} elements")
+    return array if array.shape == shape else array[:count].reshape(shape)
+
+
+class ReferenceBound:
+    """A tape with its arrays."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        tape: Tape,
+        inputs: list[Array],
+        outputs: list[Array],
+        workspace: ReferenceWorkspace,
+    ) -> None:
+        self._segment = segment
+        self._tape = tape
+        self._inputs = inputs
+        self._outputs = outputs
+        self._workspace = workspace
+
+    def run(self, env: SymEnv) -> Done:
+        """Raises WorkspaceBusy, UnboundSymbol, IndexOutOfRange."""
+        if not self._workspace.in_flight.acquire(blocking=False):
+            raise WorkspaceBusy(str(self._workspace.location))
+        try:
+            # inf and NaN are legitimate values here: masked scores, exp of large numbers, f16 overflow
+            with np.errstate(all="ignore"):
+                self._run(env)
+        finally:
+            self._workspace.in_flight.release()
+        return Done()
+
+    def _run(self, env: SymEnv) -> None:
+        registers: list[Any] = [None] * self._tape.registers
+        for i, (slot, array) in enumerate(zip(self._segment.inputs, self._inputs, strict=True)):
+            registers[i] = array if is_static(slot.shape) else _view(slot, array, env)
+        for step in self._tape.instructions:
+            registers[step.output] = step.kernel(step.op, env, *[registers[i] for i in step.inputs])
+            for register in step.drop:
+                registers[register] = None
+        for slot, target in zip(self._segment.outputs, self._outputs, strict=True):
+            np.copyto(_view(slot, target, env), registers[self._tape.outputs[slot.node]])
+
+    def freeze(self, varying: Sequence[NodeId], env: SymEnv) -> ReferenceCapture | CaptureRefusal:
+        for node in self._segment.nodes:
+            if isinstance(node.op, WriteSlice) and not isinstance(node.op.start, int):
+                return CaptureRefusal(f"%{node.id} writes at a position that rides in the symbols")
+        known = {slot.node: array for slot, array in zip(self._segment.inputs, self._inputs, strict=True)}
+        missing = [node for node in varying if node not in known]
+        if missing:
+            return CaptureRefusal(f"%{missing[0]} is no input of this segment")
+        return ReferenceCapture(self, {node: known[node] for node in varying}, env)
+
+
+class ReferenceCapture:
+    """A bound tape whose varying inputs are written in place before each replay."""
+
+    def __init__(self, bound: ReferenceBound, varying: Mapping[NodeId, Array], env: SymEnv) -> None:
+        self._bound = bound
+        self._varying = varying
+        self._env = env
+
+    def replay(self, values: Mapping[NodeId, HostArray]) -> Done:
+        for node, value in values.items():
+            buffer = self._varying[node]
+            np.copyto(buffer, value.reshape(buffer.shape), casting="safe")
+        return self._bound.run(self._env)

@@ -1,0 +1,79 @@
+"""What a step refuses before it changes anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.errors.base import OstinatoError
+
+
+@dataclass(eq=False)
+class EmptyStep(OstinatoError, ValueError):
+    """A step was asked to run no token."""
+
+    def message(self) -> str:
+        return "a step needs at least one token"
+
+
+@dataclass(eq=False)
+class TokenOutOfRange(OstinatoError, ValueError):
+    """A token id outside the model's vocabulary."""
+
+    token: int
+    vocab_size: int
+
+    def message(self) -> str:
+        return f"token {self.token} is outside the vocabulary 0 … {self.vocab_size - 1}"
+
+
+@dataclass(eq=False)
+class CapacityExceeded(OstinatoError, ValueError):
+    """A step would write past the end of the KV cache; positions."""
+
+    needed: int
+    capacity: int
+
+    def message(self) -> str:
+        return f"the step needs {self.needed} positions, the KV cache holds {self.capacity}"
+
+    @property
+    def remedy(self) -> str:
+        return "Use a larger context, or shorten the prompt."
+
+
+@dataclass(eq=False)
+class CacheMismatch(OstinatoError, ValueError):
+    """A KV cache was made for another model's geometry; `field` is the first difference."""
+
+    field: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"the KV cache was made for another geometry: {self.field} is {self.got}, the model has {self.expected}"
+
+    @property
+    def remedy(self) -> str:
+        return "Allocate the cache with KvCache.allocate(model, ...)."
+
+
+@dataclass(eq=False)
+class RowOutOfRange(OstinatoError, IndexError):
+    """Output was asked for a row that the step doesn't have."""
+
+    row: int
+    rows: int
+
+    def message(self) -> str:
+        return f"row {self.row} was asked for, the step has rows 0 … {self.rows - 1}"
+
+
+@dataclass(eq=False)
+class InvalidTruncation(OstinatoError, ValueError):
+    """A cache can only be cut to a length that it has reached."""
+
+    wanted: int
+    length: int
+
+    def message(self) -> str:
+        return f"a cache of length {self.length} can't be cut to {self.wanted}"

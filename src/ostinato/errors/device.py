@@ -1,0 +1,111 @@
+"""What can go wrong between a plan and the devices that run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.errors.base import OstinatoError
+
+
+@dataclass(eq=False)
+class NoDevice(OstinatoError, LookupError):
+    """No device is registered at the wanted location."""
+
+    location: str
+    registered: tuple[str, ...]
+
+    def message(self) -> str:
+        known = ", ".join(self.registered) or "none"
+        return f"no device {self.location!r}; registered: {known}"
+
+    @property
+    def remedy(self) -> str:
+        return "Call ostinato.register_default_devices() first, or choose a registered device."
+
+
+@dataclass(eq=False)
+class DeviceAlreadyRegistered(OstinatoError, ValueError):
+    """Two devices claim the same location."""
+
+    location: str
+
+    def message(self) -> str:
+        return f"a device is already registered as {self.location!r}"
+
+
+@dataclass(eq=False)
+class NoKernel(OstinatoError, NotImplementedError):
+    """A device lacks a kernel for an op on this dtype and encoding; raised while planning."""
+
+    op: str
+    dtype: str
+    encoding: str
+    location: str
+
+    def message(self) -> str:
+        return f"{self.location} has no kernel for {self.op} on {self.dtype} in {self.encoding}"
+
+    @property
+    def remedy(self) -> str:
+        return "Use another device (--device), or convert the file to an encoding that this one knows."
+
+
+@dataclass(eq=False)
+class TopologyChanged(OstinatoError, RuntimeError):
+    """A plan was made for an older set of devices; nothing of it was run."""
+
+    plan: int
+    current: int
+
+    def message(self) -> str:
+        return f"the plan was made at topology generation {self.plan}, the current one is {self.current}"
+
+    @property
+    def remedy(self) -> str:
+        return "Plan again."
+
+
+@dataclass(eq=False)
+class DeviceMismatch(OstinatoError, ValueError):
+    """Something lives on another device than the one that should use it."""
+
+    what: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"{self.what} is on {self.got}, expected on {self.expected}"
+
+
+@dataclass(eq=False)
+class WorkspaceBusy(OstinatoError, RuntimeError):
+    """A workspace was given to a second run while the first was in flight."""
+
+    location: str
+
+    def message(self) -> str:
+        return f"the workspace on {self.location} is in use by a run in flight"
+
+
+@dataclass(eq=False)
+class WeightLayoutConflict(OstinatoError, ValueError):
+    """One weight was asked for in two packed layouts; only one copy may exist."""
+
+    weight: str
+    packed: str
+    wanted: str
+
+    def message(self) -> str:
+        return f"the weight {self.weight!r} is packed as {self.packed} and can't also be packed as {self.wanted}"
+
+
+@dataclass(eq=False)
+class IndexOutOfRange(OstinatoError, IndexError):
+    """A gather or a slab access addressed a row that isn't there; nothing was written."""
+
+    op: str
+    index: int
+    size: int
+
+    def message(self) -> str:
+        return f"{self.op}: index {self.index} is outside 0 … {self.size - 1}"

@@ -1,0 +1,103 @@
+"""What can be wrong with a model file: missing, unreadable, malformed, or in an encoding without a codec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.errors.base import OstinatoError
+
+_CLIP = 120  # names in a hostile file can be long; a message shows this many characters of one
+
+
+def _clip(text: str) -> str:
+    shown = text if len(text) <= _CLIP else text[: _CLIP - 1] + "…"
+    # A terminal or a log gets no control characters and no lone surrogates from a file.
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
+
+
+@dataclass(eq=False)
+class ModelFormatError(OstinatoError, ValueError):
+    """A model file's contents break its format.
+
+    `field` is the header field, metadata key or tensor property that is wrong, `offset` the byte where
+    it lies (None when it has no place of its own, such as a missing key). `advice` replaces the general
+    remedy where the cause is known better.
+    """
+
+    file: str
+    field: str
+    expected: str
+    got: str
+    offset: int | None = None
+    advice: str = ""
+
+    def message(self) -> str:
+        where = "" if self.offset is None else f" at byte {self.offset}"
+        return (
+            f"{self.file}: {_clip(self.field)}{where}: expected {_clip(self.expected)}, got {_clip(self.got)}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        return self.advice or "The file is damaged or not a model of this format; fetch it again."
+
+
+@dataclass(eq=False)
+class UnsupportedEncoding(OstinatoError, ValueError):
+    """A tensor is stored in an encoding that ostinato can name but not decode."""
+
+    file: str
+    tensor: str
+    encoding: str
+
+    def message(self) -> str:
+        return (
+            f"{self.file}: tensor {_clip(self.tensor)} is stored as {self.encoding}, which has no codec here"
+        )
+
+    @property
+    def remedy(self) -> str:
+        return "Choose a file of this model in Q4_0, Q4_1, Q8_0, F16, BF16 or F32."
+
+
+@dataclass(eq=False)
+class ModelFileMissing(OstinatoError, FileNotFoundError):
+    """There is no file at the path."""
+
+    file: str
+
+    def message(self) -> str:
+        return f"{self.file}: no such model file"
+
+    @property
+    def remedy(self) -> str:
+        return "Check the path, or fetch the model first."
+
+
+@dataclass(eq=False)
+class ModelFileUnreadable(OstinatoError, OSError):
+    """The operating system refused to open or map the file; `reason` is what it said."""
+
+    file: str
+    reason: str
+
+    def message(self) -> str:
+        return f"{self.file}: the model file cannot be read: {self.reason}"
+
+    @property
+    def remedy(self) -> str:
+        return "Check the file's permissions and the volume that it lies on."
+
+
+@dataclass(eq=False)
+class ModelFileClosed(OstinatoError, ValueError):
+    """Tensor data was asked of a model file that has been closed."""
+
+    file: str
+
+    def message(self) -> str:
+        return f"{self.file}: the model file is closed, its tensors' bytes are gone"
+
+    @property
+    def remedy(self) -> str:
+        return "Read the data inside the `with` block, or keep the file open while its tensors are in use."

@@ -1,0 +1,112 @@
+"""What can be wrong with a graph, its symbols or what is bound to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.errors.base import OstinatoError
+
+
+@dataclass(eq=False)
+class ShapeMismatch(OstinatoError, ValueError):
+    """An op was given operands whose shapes don't fit its rule; raised where the op is written."""
+
+    op: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"{self.op}: expected shape {self.expected}, got {self.got}"
+
+
+@dataclass(eq=False)
+class DTypeMismatch(OstinatoError, TypeError):
+    """An op was given operands of a type outside its rule; raised where the op is written."""
+
+    op: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"{self.op}: expected dtype {self.expected}, got {self.got}"
+
+    @property
+    def remedy(self) -> str:
+        return "Convert the operand with cast()."
+
+
+@dataclass(eq=False)
+class GraphMixed(OstinatoError, ValueError):
+    """Operands of one op come from two graphs."""
+
+    op: str
+    expected: int
+    got: int
+
+    def message(self) -> str:
+        return f"{self.op}: operands belong to graphs {self.expected} and {self.got}"
+
+    @property
+    def remedy(self) -> str:
+        return "Build every operand in the same Graph."
+
+
+@dataclass(eq=False)
+class UnboundSymbol(OstinatoError, KeyError):
+    """A symbolic integer was needed before it had a value."""
+
+    symbol: str
+
+    def message(self) -> str:
+        return f"the symbol {self.symbol!r} has no value in this pass"
+
+
+@dataclass(eq=False)
+class ConflictingSymbol(OstinatoError, ValueError):
+    """A symbol was bound twice with different values in one pass."""
+
+    symbol: str
+    bound: int
+    got: int
+
+    def message(self) -> str:
+        return f"the symbol {self.symbol!r} is already {self.bound} in this pass and can't become {self.got}"
+
+
+@dataclass(eq=False)
+class UnboundConst(OstinatoError, KeyError):
+    """A live Const has no data."""
+
+    const: str
+    role: str
+
+    def message(self) -> str:
+        return f"the {self.role} {self.const!r} is read by the plan but nothing is bound to it"
+
+
+@dataclass(eq=False)
+class BindingMismatch(OstinatoError, ValueError):
+    """What is bound to a Const differs from what the Const declares: `field` says in which respect."""
+
+    const: str
+    field: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"{self.const!r} was declared with {self.field} {self.expected}, bound with {self.got}"
+
+
+@dataclass(eq=False)
+class WriteConflict(OstinatoError, ValueError):
+    """A slab is read in a state that an in-place write has already overwritten."""
+
+    slab: str
+    reader: str
+
+    def message(self) -> str:
+        return f"{self.reader} reads {self.slab!r} as it was before a write that it depends on"
+
+    @property
+    def remedy(self) -> str:
+        return "Read the slab that the write returned."

@@ -1,0 +1,97 @@
+"""Errors of tokenising and of chat templates."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ostinato.errors.base import OstinatoError
+
+
+@dataclasses.dataclass(eq=False)
+class TokenizerFormatError(OstinatoError, ValueError):
+    """The tokenizer metadata of a model file is missing, malformed or contradicts itself."""
+
+    key: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"metadata key {self.key!r}: expected {self.expected}, got {self.got}"
+
+    @property
+    def remedy(self) -> str:
+        return "Convert the model again with a current converter, or take another conversion of it."
+
+
+@dataclasses.dataclass(eq=False)
+class UnsupportedTokenizer(OstinatoError, ValueError):
+    """`tokenizer.ggml.model` names a kind of tokenizer that is not implemented."""
+
+    kind: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        return f"the tokenizer kind {self.kind!r} is not supported; known: {', '.join(self.known)}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Take a model whose tokenizer is one of: {', '.join(self.known)}."
+
+
+@dataclasses.dataclass(eq=False)
+class UnsupportedPreTokenizer(OstinatoError, ValueError):
+    """`tokenizer.ggml.pre` names a way of cutting text into words that is not in the table."""
+
+    pre: str
+    known: tuple[str, ...]
+
+    def message(self) -> str:
+        return f"the pre-tokenizer {self.pre!r} is not known; known: {', '.join(self.known)}"
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "Guessing would silently tokenise text in a way the model never saw. If the model is known to cut "
+            "words like one of the known pre-tokenizers, write that name into its 'tokenizer.ggml.pre'."
+        )
+
+
+@dataclasses.dataclass(eq=False)
+class UnknownToken(OstinatoError, IndexError):
+    """A token id outside the vocabulary."""
+
+    token_id: int
+    vocab_size: int
+
+    def message(self) -> str:
+        return f"token id {self.token_id} is outside the vocabulary of {self.vocab_size} tokens"
+
+    @property
+    def remedy(self) -> str:
+        return f"Token ids of this model run from 0 to {self.vocab_size - 1}."
+
+
+@dataclasses.dataclass(eq=False)
+class ChatTemplateError(OstinatoError, ValueError):
+    """A chat template could not be parsed, refused the conversation, or broke a limit.
+
+    `reason` says which; `detail` is the template's or its engine's own message, possibly empty.
+    `system_message` is True when the refused conversation held a system message, the usual cause of a
+    refusal by templates that were written without one.
+    """
+
+    reason: str
+    detail: str = ""
+    system_message: bool = False
+
+    def message(self) -> str:
+        return f"chat template: {self.reason}" + (f": {self.detail}" if self.detail else "")
+
+    @property
+    def remedy(self) -> str:
+        if self.system_message:
+            return (
+                "This template may have no place for a system message: "
+                "put its text at the start of the first user message."
+            )
+        return "Check the order and roles of the messages, or give another template."

@@ -1,0 +1,1 @@
+"""Model files: containers (`gguf`) and the block encodings their tensors are stored in (`encodings`)."""

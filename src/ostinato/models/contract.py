@@ -1,0 +1,134 @@
+"""What a family is written against, and what it provides.
+
+A family file holds, in this order: a frozen Config with `from_gguf`; `weight_specs(config)`; `block`;
+`forward(config, weights, step, kv)`, the final normed hidden rows; `head(config, weights, hidden)`, the
+logits. It names no slab, position, cache, device or loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ostinato.formats.gguf import GgufFile
+from ostinato.ir.symbols import SymId
+from ostinato.ir.tensor import Tensor
+from ostinato.models.rope import RopeSpec
+from ostinato.runtime.weights import WeightSet
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKv:
+    """One layer's KV geometry. `window`: how many positions a row attends, itself included; None is all."""
+
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One step's data as a family sees it.
+
+    token_ids `[rows]` int64; rope_cos and rope_sin `[n_ropes, rows, rot/2]`; `start` and `count` say where
+    the rows stand; mask `[rows, capacity]` float32, additive, for families that need one of their own.
+    """
+
+    token_ids: Tensor
+    rope_cos: Tensor
+    rope_sin: Tensor
+    start: Tensor | SymId
+    count: Tensor | SymId
+    mask: Tensor
+
+
+class KvView(Protocol):
+    """One layer's keys and values."""
+
+    def append(self, k: Tensor, v: Tensor) -> None:
+        """k `[rows, kv_heads, k_dim]`, v `[rows, kv_heads, v_dim]` join the sequence."""
+
+    def attend(self, q: Tensor, *, window: int | None, scale: float, mask: Tensor | None = None) -> Tensor:
+        """Causal attention of q `[rows, heads, k_dim]` over the sequence → `[rows, heads · v_dim]`."""
+
+
+RowOrder = Callable[[], npt.NDArray[np.intp]]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """One weight: its shape (row-major), its name in GGUF files, and the layer it belongs to (None: no layer).
+
+    `gguf_rows` gives, where a GGUF file stores rows in another order than the model's definition, for each
+    row of the definition the row of the file.
+    """
+
+    shape: tuple[int, ...]
+    gguf: str
+    layer: int | None = None
+    gguf_rows: RowOrder | None = None
+
+
+class FamilyConfig(Protocol):
+    """What every Config has: a frozen dataclass with all numbers that shape the graph."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def context_length(self) -> int:
+        """The longest context the model was trained for."""
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def kv(self) -> tuple[LayerKv, ...]:
+        """KV geometry, layer by layer."""
+    @property
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """The rotary embeddings the family uses, all of one width."""
+
+
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family: functions over its own Config type (`Any` here, since each family has another)."""
+
+    name: str
+    gguf_architectures: tuple[str, ...]
+    from_gguf: Callable[[GgufFile], Any]
+    weight_specs: Callable[[Any], Mapping[str, WeightSpec]]
+    forward: Callable[[Any, Weights, StepInputs, Sequence[KvView]], Tensor]
+    head: Callable[[Any, Weights, Tensor], Tensor]
+    ignored_gguf: frozenset[str] = frozenset()
+    """GGUF tensors whose content reaches the model through the Config."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeKey:
+    """Names the model whose weights a plan bakes in: family, weight-set instance, and the whole Config with
+    every structural number, norm eps and rope setting."""
+
+    family: str
+    weight_set: int
+    config: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A loaded model: read-only weights and their description. Holds no cache, no device, no plan."""
+
+    family: Family
+    config: FamilyConfig
+    weights: WeightSet
+    path: Path
+
+    @property
+    def shape_key(self) -> ShapeKey:
+        return ShapeKey(self.family.name, self.weights.id, self.config)

@@ -1,0 +1,14 @@
+"""The built-in families: an immutable table."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from ostinato.models.contract import Family
+from ostinato.models.llama import LLAMA
+
+FAMILIES: tuple[Family, ...] = (LLAMA,)
+
+BY_GGUF_ARCHITECTURE = MappingProxyType(
+    {architecture: family for family in FAMILIES for architecture in family.gguf_architectures}
+)

@@ -1,0 +1,3 @@
+"""From a graph to an immutable plan: small passes over one draft, a file each."""
+
+from __future__ import annotations

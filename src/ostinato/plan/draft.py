@@ -1,0 +1,101 @@
+"""The working copy of a graph that passes change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ostinato.device.topology import TopologySnapshot
+from ostinato.ir.graph import Graph, Node
+from ostinato.ir.location import Location
+from ostinato.ir.op import Op
+from ostinato.ir.ops.const import Const, ConstRole
+from ostinato.ir.ops.slab import SlabWrite
+from ostinato.ir.shape import NodeId
+from ostinato.ir.symbols import SymId
+
+
+@dataclass
+class Draft:
+    """A graph being optimised: the source graph stays as it was.
+
+    Node ids are those of the source graph, so roots and Consts keep their identity; new nodes get ids
+    after its last. `nodes` holds what is live: what the roots or an in-place write need.
+    """
+
+    graph_id: int
+    nodes: dict[NodeId, Node]
+    roots: tuple[NodeId, ...]
+    topology: TopologySnapshot
+    bounds: Mapping[SymId, int]
+    dead_data: tuple[NodeId, ...]
+    placement: dict[NodeId, Location] = field(default_factory=dict)
+    _next: int = 0
+
+    @classmethod
+    def of(
+        cls, graph: Graph, roots: Sequence[NodeId], topology: TopologySnapshot, bounds: Mapping[SymId, int]
+    ) -> Draft:
+        writes = [node.id for node in graph if isinstance(node.op, SlabWrite)]
+        live = _reachable(graph, [*roots, *writes])
+        dead = tuple(
+            node.id
+            for node in graph
+            if node.id not in live and isinstance(node.op, Const) and node.op.role is ConstRole.DATA
+        )
+        nodes = {node.id: node for node in graph if node.id in live}
+        return cls(graph.id, nodes, tuple(roots), topology, dict(bounds), dead, _next=len(graph))
+
+    def add(self, op: Op, inputs: Sequence[NodeId]) -> NodeId:
+        """A new node over existing ones; its shape follows from the op's rule."""
+        value = op.infer(*(self.nodes[i] for i in inputs))
+        node = NodeId(self._next)
+        self._next += 1
+        self.nodes[node] = Node(node, op, tuple(inputs), value.shape, value.dtype)
+        return node
+
+    def rewire(self, node: NodeId, inputs: Sequence[NodeId]) -> None:
+        """The same op over other inputs."""
+        old = self.nodes[node]
+        self.nodes[node] = Node(old.id, old.op, tuple(inputs), old.shape, old.dtype)
+
+    def replace_op(self, node: NodeId, op: Op) -> None:
+        """Another op over the same inputs, yielding the same shape and dtype."""
+        old = self.nodes[node]
+        self.nodes[node] = Node(old.id, op, old.inputs, old.shape, old.dtype)
+
+    def consts(self) -> Iterable[tuple[Node, Const]]:
+        """The live Consts."""
+        for node in list(self.nodes.values()):
+            if isinstance(node.op, Const):
+                yield node, node.op
+
+    def topological(self) -> list[Node]:
+        """Nodes after their inputs; ids alone don't tell once passes have added nodes."""
+        order: list[Node] = []
+        state: dict[NodeId, bool] = {}
+        for start in self.nodes:
+            stack = [start]
+            while stack:
+                node = self.nodes[stack[-1]]
+                if state.get(node.id):
+                    stack.pop()
+                elif node.id in state:
+                    state[node.id] = True
+                    order.append(node)
+                    stack.pop()
+                else:
+                    state[node.id] = False
+                    stack.extend(i for i in reversed(node.inputs) if i not in state)
+        return order
+
+
+def _reachable(graph: Graph, roots: Iterable[NodeId]) -> set[NodeId]:
+    seen: set[NodeId] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(graph[node].inputs)
+    return seen

@@ -1,0 +1,53 @@
+"""The pipeline: from a graph and its roots to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from ostinato.device.topology import TopologySnapshot
+from ostinato.ir.graph import Graph
+from ostinato.ir.location import Location
+from ostinato.ir.shape import NodeId
+from ostinato.ir.symbols import SymId
+from ostinato.plan.draft import Draft
+from ostinato.plan.layout import choose_layouts
+from ostinato.plan.optimized import OptimizedGraph
+from ostinato.plan.placement import place
+from ostinato.plan.prepare import prepare
+from ostinato.plan.residency import make_resident
+from ostinato.plan.schedule import aliases, schedule
+
+
+def optimize(
+    graph: Graph,
+    roots: Sequence[NodeId],
+    topology: TopologySnapshot,
+    *,
+    default: Location,
+    bounds: Mapping[SymId, int],
+    hints: Mapping[NodeId, Location] | None = None,
+) -> OptimizedGraph:
+    """Plan `roots` of `graph` on the devices of `topology`.
+
+    `bounds` are the symbols' maxima in this plan; `hints` pin Consts or nodes to devices. The graph is
+    not changed. Raises NoDevice, NoKernel or WriteConflict.
+    """
+    draft = Draft.of(graph, roots, topology, bounds)
+    prepare(draft)
+    place(draft, default, hints or {})
+    make_resident(draft)
+    choose_layouts(draft)
+    steps = schedule(draft)
+    return OptimizedGraph(
+        graph_id=draft.graph_id,
+        generation=topology.generation,
+        nodes=MappingProxyType(draft.nodes),
+        placement=MappingProxyType(draft.placement),
+        roots=draft.roots,
+        consts=tuple(node.id for node, _ in draft.consts()),
+        dead_data=draft.dead_data,
+        aliases=MappingProxyType(aliases(draft)),
+        bounds=MappingProxyType(dict(bounds)),
+        steps=steps,
+    )

@@ -1,0 +1,78 @@
+"""The weights of one loaded model, and their packed copies on each device."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+
+from ostinato.device.contract import Device
+from ostinato.device.encoded import EncodedTensor
+from ostinato.device.storage import Storage
+from ostinato.errors.device import WeightLayoutConflict
+from ostinato.ir.location import Location
+from ostinato.ir.recipe import PackRecipe
+
+_weight_set_ids = itertools.count(1)
+
+
+class WeightSet(Mapping[str, EncodedTensor]):
+    """Encoded tensors by canonical name. `id` is minted here and never reused, not even after collection:
+    two loads of one file are two weight sets, and a plan made for one is no plan for the other."""
+
+    def __init__(self, tensors: Mapping[str, EncodedTensor]) -> None:
+        self.id = next(_weight_set_ids)
+        self._tensors = dict(tensors)
+        self._stores: dict[Location, WeightStore] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> EncodedTensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def store_on(self, device: Device) -> WeightStore:
+        """The one store of this weight set on `device`."""
+        with self._lock:
+            store = self._stores.get(device.location)
+            if store is None or store.device is not device:  # a device registered anew holds nothing yet
+                store = self._stores[device.location] = WeightStore(self, device)
+            return store
+
+
+class WeightStore:
+    """Owns the only copy of each packed weight of one weight set on one device; packs on first use."""
+
+    def __init__(self, weights: WeightSet, device: Device) -> None:
+        self.device = device
+        self._weights = weights
+        self._packed: dict[PackRecipe, Storage] = {}
+        self._recipes: dict[str, PackRecipe] = {}
+        self._lock = threading.Lock()
+
+    def get(self, recipe: PackRecipe) -> Storage:
+        """The packed weight; raises WeightLayoutConflict when a tensor is already packed another way."""
+        storage = self._packed.get(recipe)
+        if storage is not None:
+            return storage
+        with self._lock:
+            if recipe not in self._packed:
+                self._check_unshared(recipe)
+                tensors = [self._weights[name] for name in recipe.names]
+                self._packed[recipe] = self.device.pack(recipe, tensors)
+                self._recipes.update(dict.fromkeys(recipe.names, recipe))
+            return self._packed[recipe]
+
+    def _check_unshared(self, recipe: PackRecipe) -> None:
+        for name in recipe.names:
+            if name in self._recipes:
+                raise WeightLayoutConflict(name, str(self._recipes[name]), str(recipe))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything packed so far."""
+        return sum(storage.nbytes for storage in self._packed.values())
