@@ -9,8 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import ostinato.host.atomic
 import pytest
+
+import ostinato.host.atomic
 from ostinato.host import atomic
 
 SRC = Path(ostinato.host.atomic.__file__).parents[2]
@@ -31,9 +32,14 @@ def test_the_file_appears_at_the_end_only(tmp_path):
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, error):
     atomic.write_text(tmp_path / "a", "old")
-    with pytest.raises(error), atomic.replacing(tmp_path / "a") as file:
-        file.write(b"half")
-        raise error
+
+    def fail_halfway():
+        with atomic.replacing(tmp_path / "a") as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(error):
+        fail_halfway()
     assert (tmp_path / "a").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from ostinato.host import dirs, env
 
 
@@ -46,7 +47,7 @@ def test_asking_alone_creates_nothing(tmp_path, monkeypatch):
 def test_a_file_in_the_way_is_an_os_error(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("")
     monkeypatch.setenv("OSTINATO_CACHE_DIR", str(tmp_path / "cache"))
-    with pytest.raises(OSError):
+    with pytest.raises(FileExistsError):
         dirs.models_dir()
 
 

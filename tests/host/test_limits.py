@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from ostinato.host import limits
 
 GIB = 1 << 30
@@ -145,7 +146,8 @@ def test_a_system_that_tells_nothing(system):
     assert limits.cpu_threads(system.root) == 8
 
 
-def test_this_machine():
+def test_this_machine(monkeypatch):
+    monkeypatch.delenv("OSTINATO_THREADS", raising=False)
     assert 1 <= limits.cpu_threads() <= (os.cpu_count() or 1)
     memory = limits.available_memory()
     assert memory is None or memory > 0

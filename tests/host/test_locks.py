@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
-import ostinato.host.locks
 import pytest
+
+import ostinato.host.locks
 from ostinato.host.locks import process_lock
 
 SRC = Path(ostinato.host.locks.__file__).parents[2]
@@ -70,6 +72,7 @@ def test_threads_of_one_process_exclude_each_other(tmp_path):
             with process_lock(tmp_path / "lock"):
                 inside += 1
                 most = max(most, inside)
+                time.sleep(0.01)
                 inside -= 1
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -89,5 +92,5 @@ def test_an_error_inside_frees_it(tmp_path):
 
 def test_a_folder_that_is_none_is_an_os_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError), process_lock(tmp_path / "file" / "lock"):
+    with pytest.raises(OSError, match="file"), process_lock(tmp_path / "file" / "lock"):
         pass

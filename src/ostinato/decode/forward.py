@@ -98,7 +98,9 @@ def check_cache(model: Model, cache: KvCache) -> None:
     for i, (mine, theirs) in enumerate(zip(expected, cache.geometry, strict=True)):
         for field in ("kv_heads", "k_dim", "v_dim", "window"):
             if getattr(mine, field) != getattr(theirs, field):
-                raise CacheMismatch(f"layer {i} {field}", str(getattr(mine, field)), str(getattr(theirs, field)))
+                raise CacheMismatch(
+                    f"layer {i} {field}", str(getattr(mine, field)), str(getattr(theirs, field))
+                )
 
 
 def step_data(

@@ -27,6 +27,7 @@ class KvRebindSource(Protocol):
     def alloc_id(self) -> int: ...
     def rebind_location(self) -> Location | None:
         """Where all slabs live; None when that can't be told."""
+
     def rebind_slot(self, layer: int, index: int) -> Storage | None:
         """The K (0) or V (1) slab of a layer."""
 
@@ -39,7 +40,9 @@ class KvCache:
     never reused. `length` advances only when a step has succeeded.
     """
 
-    def __init__(self, geometry: Sequence[LayerKv], capacity: int, dtype: DType, slabs: Sequence[Slabs]) -> None:
+    def __init__(
+        self, geometry: Sequence[LayerKv], capacity: int, dtype: DType, slabs: Sequence[Slabs]
+    ) -> None:
         self.geometry = tuple(geometry)
         self.capacity = capacity
         self.dtype = dtype

@@ -1,10 +1,10 @@
 """The contract between the runtime and a device.
 
-    program = device.compile(segment)                # immutable, shareable: code and a memory plan, no data
-    bound = program.bind(slots, workspace, outputs)  # dtype, encoding, location, extent: checked once
-    pending = bound.run(env); pending.wait()         # late device errors surface in wait
-    captured = bound.freeze(varying, env)            # a Captured, or a CaptureRefusal that says why
-    captured.replay(values).wait()
+program = device.compile(segment)                # immutable, shareable: code and a memory plan, no data
+bound = program.bind(slots, workspace, outputs)  # dtype, encoding, location, extent: checked once
+pending = bound.run(env); pending.wait()         # late device errors surface in wait
+captured = bound.freeze(varying, env)            # a Captured, or a CaptureRefusal that says why
+captured.replay(values).wait()
 """
 
 from __future__ import annotations

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 
-def register_defaults() -> None:
-    """Register every shipped device that this process doesn't have yet; safe to call again."""
-    from ostinato.devices.reference import ReferenceDevice
-    from ostinato.errors.device import DeviceAlreadyRegistered
-    from ostinato.ir.location import Location
-    from ostinato.runtime.registry import registry
-
-    if Location("reference") not in registry:
-        try:
-            registry.register(ReferenceDevice())
-        except DeviceAlreadyRegistered:  # another thread was first
-            pass
-
-
 def default_location() -> str:
     """The kind of device used where none is asked for."""
     return "reference"
+
+
+def register_defaults(threads: int | None = None) -> None:
+    """Register every shipped device that this process doesn't have yet; safe to call again.
+
+    `threads` sets how many CPU threads they use; by default `OSTINATO_THREADS` or the physical cores that
+    this process may use. Raises InvalidSetting for an OSTINATO_THREADS that is no number.
+    """
+    from ostinato.devices.reference import ReferenceDevice
+    from ostinato.errors.device import DeviceAlreadyRegistered
+    from ostinato.errors.generate import InvalidSetting
+    from ostinato.host.limits import cpu_threads
+    from ostinato.ir.location import Location
+    from ostinato.runtime.registry import registry
+
+    reference = Location("reference")
+    if reference not in registry:
+        try:
+            count = threads or cpu_threads()
+        except ValueError as error:
+            raise InvalidSetting("OSTINATO_THREADS", "an integer of at least 1", str(error)) from error
+        try:
+            registry.register(ReferenceDevice(threads=count))
+        except DeviceAlreadyRegistered:  # another thread was first
+            pass
+    elif threads is not None:
+        device = registry.device(reference)
+        assert isinstance(device, ReferenceDevice)
+        device.set_threads(threads)

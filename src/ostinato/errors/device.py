@@ -20,7 +20,7 @@ class NoDevice(OstinatoError, LookupError):
 
     @property
     def remedy(self) -> str:
-        return "Call ostinato.register_default_devices() first, or choose a registered device."
+        return "Call ostinato.register_defaults() first, or choose a registered device."
 
 
 @dataclass(eq=False)
@@ -96,7 +96,9 @@ class WeightLayoutConflict(OstinatoError, ValueError):
     wanted: str
 
     def message(self) -> str:
-        return f"the weight {self.weight!r} is packed as {self.packed} and can't also be packed as {self.wanted}"
+        return (
+            f"the weight {self.weight!r} is packed as {self.packed} and can't also be packed as {self.wanted}"
+        )
 
 
 @dataclass(eq=False)

@@ -51,8 +51,8 @@ class UnsupportedPreTokenizer(OstinatoError, ValueError):
     @property
     def remedy(self) -> str:
         return (
-            "Guessing would silently tokenise text in a way the model never saw. If the model is known to cut "
-            "words like one of the known pre-tokenizers, write that name into its 'tokenizer.ggml.pre'."
+            "Guessing would silently tokenise text in a way the model never saw. If the model is known to "
+            "cut words like one of the known pre-tokenizers, write that name into its 'tokenizer.ggml.pre'."
         )
 
 

@@ -25,7 +25,7 @@ def offline() -> bool:
 def cache_dir() -> Path | None:
     """The absolute folder that `OSTINATO_CACHE_DIR` names, or None when it is unset or empty."""
     value = os.environ.get("OSTINATO_CACHE_DIR")
-    return Path(value).expanduser().absolute() if value else None
+    return Path(os.path.expanduser(value)).absolute() if value else None
 
 
 def threads() -> int | None:

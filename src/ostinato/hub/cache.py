@@ -60,6 +60,8 @@ def verify(path: Path, alias: Alias, marker_file: Path, source: str) -> bool:
         return False
     same_file = known is not None and known.path == str(path) and known.sha256 == alias.sha256
     source = known.source if known is not None and same_file else source
+    with contextlib.suppress(OSError):
+        dirs.models_dir()  # there may be no cache yet when an installed package has the file
     marker.store(marker_file, marker.Marker.of(path, stat, alias.sha256, source))
     return True
 

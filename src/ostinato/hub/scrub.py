@@ -19,15 +19,15 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _CONTROL = re.compile(r"[^\S ]+|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 # An address keeps its scheme and host alone: user, path, query and fragment may all carry tokens.
 _ADDRESS = re.compile(
-    r"([a-z][a-z0-9+.-]*://)(?:\S*@)?([^\s/?#@'\"<>()\[\],;]*)([^\s'\"<>()\[\],;]*)", re.IGNORECASE
+    r"([a-z][a-z0-9+.-]{0,19}://)(?:\S*@)?([^\s/?#@'\"<>()\[\],;]*)([^\s'\"<>()\[\],;]*)", re.IGNORECASE
 )
-_USERINFO = re.compile(r"[^\s:/@'\"]+:[^\s@]+@(?=[\w\[])")
+_USERINFO = re.compile(r"(?<![^\s:/@'\"])[^\s:/@'\"]+:[^\s@]+@(?=[\w\[])")
 _HEADER = re.compile(
     r"\b(authorization\s*[:=]\s*|bearer\s+|basic\s+(?=[\w+/]+=*\b))(?:(?:bearer|basic|token)\s+)?[^\s'\",;]+",
     re.IGNORECASE,
 )
 _ASSIGNED = re.compile(
-    r"([\w-]*(?:passw(?:or)?d|passphrase|token|secret|api[-_]?key|credentials?)[\w-]*[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|\S+)",
+    r"((?:passw(?:or)?d|passphrase|token|secret|api[-_]?key|credentials?)[\w-]*[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|\S+)",
     re.IGNORECASE,
 )
 _KNOWN_SHAPES = re.compile(r"\b(?:pypi-|gh[opsur]_|github_pat_|glpat-|hf_|AKIA|eyJ)[\w.-]{8,}")

@@ -23,5 +23,7 @@ def one_of(meta: Metadata, key: str, *allowed: int, default: int | None = None) 
     """The integer at `key`, which the other numbers of the file allow."""
     value = meta.integer(key) if default is None else meta.integer(key, default)
     if value not in allowed:
-        raise ModelFormatError(meta.file, key, " or ".join(map(str, allowed[:8])) or "another number", str(value))
+        raise ModelFormatError(
+            meta.file, key, " or ".join(map(str, allowed[:8])) or "another number", str(value)
+        )
     return value

@@ -83,11 +83,13 @@ class FamilyConfig(Protocol):
     @property
     def context_length(self) -> int:
         """The longest context the model was trained for."""
+
     @property
     def n_layers(self) -> int: ...
     @property
     def kv(self) -> tuple[LayerKv, ...]:
         """KV geometry, layer by layer."""
+
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The rotary embeddings the family uses, all of one width."""

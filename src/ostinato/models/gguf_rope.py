@@ -20,9 +20,7 @@ FACTORS = "rope_freqs.weight"
 def rope_from_gguf(file: GgufFile, prefix: str, head_dim: int) -> RopeSpec:
     """The rope of a family whose keys start with `prefix`; raises UnsupportedModel for other scalings."""
     meta = file.metadata
-    rot = one_of(
-        meta, f"{prefix}.rope.dimension_count", *range(2, head_dim + 1, 2), default=head_dim
-    )
+    rot = one_of(meta, f"{prefix}.rope.dimension_count", *range(2, head_dim + 1, 2), default=head_dim)
     base = meta.number(f"{prefix}.rope.freq_base", 10000.0)
     kind = meta.text(f"{prefix}.rope.scaling.type", "none")
     linear = meta.number(f"{prefix}.rope.scale_linear", 1.0)

@@ -54,7 +54,9 @@ class Config:
         """Raises ModelFormatError for missing or absurd numbers, UnsupportedModel for experts."""
         meta, tensors = file.metadata, file.tensors
         if meta.integer("llama.expert_count", 0):
-            raise UnsupportedModel(str(file.path), "llama.expert_count", "none", str(meta["llama.expert_count"]))
+            raise UnsupportedModel(
+                str(file.path), "llama.expert_count", "none", str(meta["llama.expert_count"])
+            )
         heads = in_range(meta, "llama.attention.head_count")
         dim = in_range(meta, "llama.embedding_length")
         head_dim = in_range(meta, "llama.attention.key_length", default=dim // heads)

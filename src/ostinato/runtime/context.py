@@ -32,15 +32,16 @@ class Bindings:
 
 
 class InferenceContext:
-    """Runs graphs. `location` is where nodes go that nothing ties to a device.
+    """Runs graphs. `location` ("reference" or "reference:1", or a Location) is where nodes go that nothing
+    ties to a device; raises NoDevice.
 
     Results are new host arrays, the caller's own. A pass that fails advances nothing and leaves no
     binding behind.
     """
 
-    def __init__(self, location: Location, devices: Registry = registry) -> None:
-        devices.device(location)
-        self.location = location
+    def __init__(self, location: Location | str, devices: Registry = registry) -> None:
+        self.location = Location.parse(location) if isinstance(location, str) else location
+        devices.device(self.location)
         self.devices = devices
 
     def realize(

@@ -66,7 +66,9 @@ def merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     return merges
 
 
-def build(plain: Mapping[str, int], merges: list[tuple[str, str]], unknown: str | None) -> TokenizersTokenizer:
+def build(
+    plain: Mapping[str, int], merges: list[tuple[str, str]], unknown: str | None
+) -> TokenizersTokenizer:
     """The `tokenizers` object; its input already has '▁' for spaces.
 
     Characters that no token holds fall back to the tokens of their bytes, then to `unknown`.

@@ -167,7 +167,7 @@ class Tokenizer:
                 after_special, strip = True, token in self._strip_after
                 continue
             if strip:
-                piece = piece.lstrip(" \t\n\r\v\f")  # noqa: PLW2901
+                piece = piece.lstrip(" \t\n\r\v\f")
             if piece:
                 ids.extend(self._encode_plain(piece, after_special))
             after_special, strip = False, False

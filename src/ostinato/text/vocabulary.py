@@ -201,7 +201,7 @@ def _of_type(types: np.ndarray[Any, np.dtype[np.int32]], *wanted: TokenType) -> 
 
 
 def _looks_like_marker(text: str) -> bool:
-    return any(bar in text for bar in ("<|", "|>", "<｜", "｜>"))
+    return text in _END_WORDS or any(bar in text for bar in ("<|", "|>", "<｜", "｜>"))
 
 
 def _drop_message_separator(ends: set[int], by_text: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ from ostinato.device.segment import Segment
 from ostinato.device.storage import Part, Storage
 from ostinato.device.traits import Traits, WeightLayout, WritePath
 from ostinato.devices.reference.kernels import KERNELS
-from ostinato.devices.reference.program import ReferenceProgram
+from ostinato.devices.reference.program import ReferenceProgram, Threads
 from ostinato.errors.device import DeviceMismatch, NoKernel
 from ostinato.formats.encodings import CODECS
 from ostinato.ir import encoding as enc
@@ -37,8 +37,14 @@ class ReferenceDevice:
     A storage is one flat array; shapes come from the plan.
     """
 
-    def __init__(self, ordinal: int = 0, write_path: WritePath = WritePath.DEVICE_OFFSET) -> None:
+    def __init__(
+        self,
+        ordinal: int = 0,
+        write_path: WritePath = WritePath.DEVICE_OFFSET,
+        threads: int | None = None,
+    ) -> None:
         self.location = Location("reference", ordinal)
+        self._threads = Threads(threads)
         self.traits = Traits(
             ops=_OPS,
             dtypes=frozenset(DType),
@@ -74,14 +80,20 @@ class ReferenceDevice:
         for tensor in tensors:
             size = prod(tensor.shape)
             if tensor.encoding not in CODECS:
-                raise NoKernel(f"packing {tensor.name}", str(DType.F32), str(tensor.encoding), str(self.location))
+                raise NoKernel(
+                    f"packing {tensor.name}", str(DType.F32), str(tensor.encoding), str(self.location)
+                )
             rows = tensor.rows()
             CODECS[tensor.encoding].decode(rows, out=packed[at : at + size].reshape(rows.shape[0], -1))
             at += size
         return self._storage(packed, DType.F32, DENSE.stored)
 
     def compile(self, segment: Segment) -> ReferenceProgram:
-        return ReferenceProgram(segment)
+        return ReferenceProgram(segment, self._threads)
+
+    def set_threads(self, count: int) -> None:
+        """BLAS threads of every run from now on."""
+        self._threads.count = count
 
     def _storage(self, array: HostArray, dtype: DType, encoding: Encoding) -> Storage:
         return Storage(self.location, dtype, encoding, (Part("values", array.nbytes, array),))

@@ -21,40 +21,6 @@ from ostinato.ir.symbols import SymEnv
 Array = npt.NDArray[Any]
 Kernel = Callable[..., Array]  # (op, env, *operands)
 
-KERNELS: dict[type[Primitive], Kernel] = {
-    const.Scalar: lambda op, env: np.asarray(op.value, op.dtype.numpy),
-    const.SymbolValue: lambda op, env: np.asarray(env.resolve(op.symbol), np.int64),
-    const.Iota: lambda op, env, *n: np.arange(_length(op.extent, env, n), dtype=np.int64),
-    elementwise.Add: lambda op, env, a, b: np.add(a, b),
-    elementwise.Sub: lambda op, env, a, b: np.subtract(a, b),
-    elementwise.Mul: lambda op, env, a, b: np.multiply(a, b),
-    elementwise.Div: lambda op, env, a, b: np.divide(a, b),
-    elementwise.Less: lambda op, env, a, b: np.less(a, b),
-    elementwise.LessEqual: lambda op, env, a, b: np.less_equal(a, b),
-    elementwise.And: lambda op, env, a, b: np.logical_and(a, b),
-    elementwise.Where: _where,
-    elementwise.Neg: lambda op, env, x: np.negative(x),
-    elementwise.Exp: lambda op, env, x: np.exp(x),
-    elementwise.Sqrt: lambda op, env, x: np.sqrt(x),
-    elementwise.Cast: lambda op, env, x: x.astype(op.dtype.numpy),
-    reduce.Sum: lambda op, env, x: x.sum(op.axis, dtype=np.float64, keepdims=True).astype(np.float32),
-    reduce.Max: lambda op, env, x: x.max(op.axis, keepdims=True),
-    reduce.ArgMax: lambda op, env, x: x.argmax(-1),  # numpy's rule for equals is the lowest index too
-    movement.Reshape: lambda op, env, x: x.reshape(resolve(op.shape, env)),
-    movement.Transpose: lambda op, env, x: x.transpose(op.order),
-    movement.Unsqueeze: lambda op, env, x: np.expand_dims(x, op.axis),
-    movement.Squeeze: lambda op, env, x: x.squeeze(op.axis),
-    movement.Slice: lambda op, env, x: x[_slice_index(op, x.ndim)],
-    movement.Concat: lambda op, env, *xs: np.concatenate(xs, op.axis),
-    movement.Gather: lambda op, env, table, rows: table[_in_range(op, rows, table.shape[0])],
-    product.MatMul: lambda op, env, a, b: np.matmul(a, b),
-    slab.WriteSlice: lambda op, env, s, rows: _write(
-        op, s, rows, env.resolve(op.start), env.resolve(op.count)
-    ),
-    slab.WriteSliceDevice: lambda op, env, s, rows, start, count: _write(op, s, rows, int(start), int(count)),
-    slab.ReadPrefix: lambda op, env, s, *n: _prefix(op, s, _length(op.length, env, (s, *n))),
-}
-
 
 def _where(op: elementwise.Where, env: SymEnv, condition: Array, yes: Array, no: Array) -> Array:
     return np.where(condition, yes, no)
@@ -91,3 +57,38 @@ def _prefix(op: slab.ReadPrefix, source: Array, length: int) -> Array:
         raise IndexOutOfRange(op.name, length - 1, source.shape[axis])
     view: Array = source[(slice(None),) * axis + (slice(0, length),)]
     return view
+
+
+KERNELS: dict[type[Primitive], Kernel] = {
+    const.Scalar: lambda op, env: np.asarray(op.value, op.dtype.numpy),
+    const.SymbolValue: lambda op, env: np.asarray(env.resolve(op.symbol), np.int64),
+    const.Iota: lambda op, env, *n: np.arange(_length(op.extent, env, n), dtype=np.int64),
+    elementwise.Add: lambda op, env, a, b: np.add(a, b),
+    elementwise.Sub: lambda op, env, a, b: np.subtract(a, b),
+    elementwise.Mul: lambda op, env, a, b: np.multiply(a, b),
+    elementwise.Div: lambda op, env, a, b: np.divide(a, b),
+    elementwise.Less: lambda op, env, a, b: np.less(a, b),
+    elementwise.LessEqual: lambda op, env, a, b: np.less_equal(a, b),
+    elementwise.And: lambda op, env, a, b: np.logical_and(a, b),
+    elementwise.Where: _where,
+    elementwise.Neg: lambda op, env, x: np.negative(x),
+    elementwise.Exp: lambda op, env, x: np.exp(x),
+    elementwise.Sqrt: lambda op, env, x: np.sqrt(x),
+    elementwise.Cast: lambda op, env, x: x.astype(op.dtype.numpy),
+    reduce.Sum: lambda op, env, x: x.sum(op.axis, dtype=np.float64, keepdims=True).astype(np.float32),
+    reduce.Max: lambda op, env, x: x.max(op.axis, keepdims=True),
+    reduce.ArgMax: lambda op, env, x: x.argmax(-1),  # numpy's rule for equals is the lowest index too
+    movement.Reshape: lambda op, env, x: x.reshape(resolve(op.shape, env)),
+    movement.Transpose: lambda op, env, x: x.transpose(op.order),
+    movement.Unsqueeze: lambda op, env, x: np.expand_dims(x, op.axis),
+    movement.Squeeze: lambda op, env, x: x.squeeze(op.axis),
+    movement.Slice: lambda op, env, x: x[_slice_index(op, x.ndim)],
+    movement.Concat: lambda op, env, *xs: np.concatenate(xs, op.axis),
+    movement.Gather: lambda op, env, table, rows: table[_in_range(op, rows, table.shape[0])],
+    product.MatMul: lambda op, env, a, b: np.matmul(a, b),
+    slab.WriteSlice: lambda op, env, s, rows: _write(
+        op, s, rows, env.resolve(op.start), env.resolve(op.count)
+    ),
+    slab.WriteSliceDevice: lambda op, env, s, rows, start, count: _write(op, s, rows, int(start), int(count)),
+    slab.ReadPrefix: lambda op, env, s, *n: _prefix(op, s, _length(op.length, env, (s, *n))),
+}

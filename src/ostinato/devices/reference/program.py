@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from ostinato.device.contract import CaptureRefusal, HostArray, Workspace
 from ostinato.device.segment import Segment, Slot
 from ostinato.device.storage import Storage
+from ostinato.devices.reference.blas import blas_threads
 from ostinato.devices.reference.lower import Tape, lower
 from ostinato.errors.device import DeviceMismatch, WorkspaceBusy
 from ostinato.errors.graph import BindingMismatch, UnboundConst
@@ -39,12 +41,23 @@ class ReferenceWorkspace:
     in_flight: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass
+class Threads:
+    """BLAS threads of one device; None leaves BLAS as it is."""
+
+    count: int | None
+
+    def limited(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.count is None else blas_threads(self.count)
+
+
 class ReferenceProgram:
     """A segment as a tape of numpy calls."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, threads: Threads) -> None:
         self.segment = segment
         self.tape = lower(segment)
+        self._threads = threads
 
     def workspace(self) -> ReferenceWorkspace:
         return ReferenceWorkspace(self.segment.location)
@@ -58,7 +71,7 @@ class ReferenceProgram:
             raise DeviceMismatch("the workspace", str(location), str(workspace.location))
         inputs = [_checked(slot, slots, location) for slot in self.segment.inputs]
         results = [_checked(slot, outputs, location) for slot in self.segment.outputs]
-        return ReferenceBound(self.segment, self.tape, inputs, results, workspace)
+        return ReferenceBound(self.segment, self.tape, inputs, results, workspace, self._threads)
 
 
 def _checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) -> Array:
@@ -94,12 +107,14 @@ class ReferenceBound:
         inputs: list[Array],
         outputs: list[Array],
         workspace: ReferenceWorkspace,
+        threads: Threads,
     ) -> None:
         self._segment = segment
         self._tape = tape
         self._inputs = inputs
         self._outputs = outputs
         self._workspace = workspace
+        self._threads = threads
 
     def run(self, env: SymEnv) -> Done:
         """Raises WorkspaceBusy, UnboundSymbol, IndexOutOfRange."""
@@ -107,7 +122,7 @@ class ReferenceBound:
             raise WorkspaceBusy(str(self._workspace.location))
         try:
             # inf and NaN are legitimate values here: masked scores, exp of large numbers, f16 overflow
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), self._threads.limited():
                 self._run(env)
         finally:
             self._workspace.in_flight.release()

@@ -84,7 +84,9 @@ class Attention(Composite):
             mask = _prefix(inputs[-1], self.length, inputs, axis=-1)  # [rows, length]
             attended = attended & (_scalar(mask, -math.inf) < mask)
 
-        q = q.reshape(rows, kv_heads, heads // kv_heads, k_dim).transpose(1, 2, 0, 3)  # [kv, group, rows, k_dim]
+        q = q.reshape(rows, kv_heads, heads // kv_heads, k_dim).transpose(
+            1, 2, 0, 3
+        )  # [kv, group, rows, k_dim]
         scores = q @ k.transpose(0, 1, 3, 2) * self.scale  # [kv, group, rows, length]
         if self.masked:
             scores = scores + mask

@@ -19,7 +19,9 @@ class _Binary(Primitive):
         left, right = inputs
         self.require_dtype(right, left.dtype)
         shape = broadcast(left.shape, right.shape)
-        self.require(shape is not None, "shapes that broadcast", f"{show(left.shape)} and {show(right.shape)}")
+        self.require(
+            shape is not None, "shapes that broadcast", f"{show(left.shape)} and {show(right.shape)}"
+        )
         assert shape is not None
         return shape
 

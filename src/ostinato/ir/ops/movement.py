@@ -97,7 +97,9 @@ class Concat(Primitive):
     def infer(self, *inputs: Node) -> Value:
         self.require(len(inputs) > 0, "at least one operand", "none")
         first = inputs[0]
-        self.require(-len(first.shape) <= self.axis < len(first.shape), f"an axis {self.axis}", show(first.shape))
+        self.require(
+            -len(first.shape) <= self.axis < len(first.shape), f"an axis {self.axis}", show(first.shape)
+        )
         axis = self.axis % len(first.shape)
         total = 0
         for x in inputs:

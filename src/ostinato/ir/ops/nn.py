@@ -114,7 +114,12 @@ class Rope(Composite):
         x, cos, sin = inputs
         for node in inputs:
             self.require_dtype(node, DType.F32)
-        fits = len(x.shape) == 3 and len(cos.shape) == 2 and cos.shape == sin.shape and cos.shape[0] == x.shape[0]
+        fits = (
+            len(x.shape) == 3
+            and len(cos.shape) == 2
+            and cos.shape == sin.shape
+            and cos.shape[0] == x.shape[0]
+        )
         got = ", ".join(show(node.shape) for node in inputs)
         self.require(fits, "[rows, heads, head_dim] and twice [rows, rot/2]", got)
         half, head_dim = cos.shape[1], x.shape[2]

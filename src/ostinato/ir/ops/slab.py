@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def require_length(op: Op, length: Length, inputs: tuple[Node, ...]) -> None:
     """An `Operand` length must be a rank-0 int64 input of `op`."""
     if isinstance(length, Operand):
-        op.require(length.index < len(inputs), f"a length as operand {length.index}", f"{len(inputs)} operands")
+        op.require(
+            length.index < len(inputs), f"a length as operand {length.index}", f"{len(inputs)} operands"
+        )
         node = inputs[length.index]
         op.require_dtype(node, DType.I64)
         op.require(node.shape == (), "[] for a length", show(node.shape))

@@ -1,0 +1,12 @@
+"""The `ostinato` command. Only this layer prints, reads stdin and exits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 done, 1 an error, 2 wrong usage, 130 interrupted."""
+    from ostinato.cli.app import run_app
+
+    return run_app(argv)

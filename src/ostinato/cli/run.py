@@ -1,0 +1,130 @@
+"""`ostinato run`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from ostinato.cli.console import Console
+from ostinato.hub.aliases import ALIASES, DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from ostinato.engine.llm import Generation
+    from ostinato.engine.receipt import Receipt
+
+
+def complete_model(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell offers for a model: the short names, and files."""
+    known = [CompletionItem(name) for name in ALIASES if name.startswith(incomplete)]
+    return [*known, CompletionItem(incomplete, type="file")]
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option("-m", "--model", shell_complete=complete_model, default=DEFAULT_MODEL, show_default=True,
+              help="A .gguf file, or a short name (see 'ostinato models list').")  # fmt: skip
+@click.option("--raw", is_flag=True, help="Continue the text as it stands: no chat template.")
+@click.option("--system", metavar="TEXT", help="A system message before the prompt.")
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Stop after N tokens.")
+@click.option("--temperature", type=float, metavar="T", help="0 always takes the likeliest token.")
+@click.option(
+    "--top-p", type=float, metavar="P", help="Draw from the likeliest tokens that together reach P."
+)
+@click.option(
+    "--min-p", type=float, metavar="P", help="Draw from tokens at least P times as likely as the first."
+)
+@click.option("--seed", type=click.IntRange(min=0), metavar="S", help="The same seed draws the same tokens.")
+@click.option("--device", metavar="D", help="KIND or KIND:ORDINAL.")
+@click.option("--context", type=click.IntRange(min=1), metavar="N",
+              help="Positions of the KV cache; by default what the model was trained for, at most 8192.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.")
+@click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), help="Element type of the KV cache.")
+@click.pass_obj
+def run(
+    console: Console,
+    prompt: str | None,
+    model: str,
+    raw: bool,
+    system: str | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    min_p: float | None,
+    seed: int | None,
+    device: str | None,
+    context: int | None,
+    threads: int | None,
+    kv_dtype: str | None,
+) -> int:
+    """Answer PROMPT, or what comes on stdin, or both: PROMPT first, then stdin. '-' reads stdin alone."""
+    text = _read_prompt(prompt)
+    if raw and system is not None:
+        raise click.UsageError("--system needs the chat template that --raw leaves out.")
+    from ostinato.engine.llm import LLM
+    from ostinato.generate.settings import Sampling
+
+    sampling = Sampling(temperature=temperature, top_p=top_p, min_p=min_p, seed=seed)
+    llm = LLM(
+        model, device=device, context=context, kv_dtype=kv_dtype, threads=threads,
+        progress=console.verbosity >= 0,
+    )  # fmt: skip
+    location = llm.inference.location
+    console.note(f"{llm.file.path} ({llm.file.source}) on {location}, context {llm.context}", level=1)
+    if raw or not llm.has_chat_template:
+        if system is not None:
+            raise click.UsageError("this model has no chat template and so no place for --system.")
+        generation = llm.stream(text, max_tokens=max_tokens, sampling=sampling)
+    else:
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        messages.append({"role": "user", "content": text})
+        generation = llm.chat(messages, max_tokens=max_tokens, sampling=sampling)
+    return _print(console, generation)
+
+
+def _read_prompt(prompt: str | None) -> str:
+    """PROMPT and stdin, joined when both are there; raises UsageError when neither is."""
+    piped = "" if sys.stdin is None or (sys.stdin.isatty() and prompt != "-") else _stdin()
+    parts = [part for part in ("" if prompt == "-" else prompt or "", piped) if part]
+    if not parts:
+        raise click.UsageError("give a PROMPT, or pipe text to stdin.")
+    return "\n\n".join(parts)
+
+
+def _stdin() -> str:
+    # Bytes that are no UTF-8 become U+FFFD: a prompt from a strange file is no reason to fail.
+    return sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
+
+
+def _print(console: Console, generation: Generation) -> int:
+    """Stream the answer to stdout, then the quiet line to stderr."""
+    out = click.get_text_stream("stdout", encoding="utf-8", errors="replace")
+    interrupted = False
+    ends_line = True
+    try:
+        for piece in generation:
+            out.write(piece)
+            out.flush()
+            ends_line = piece.endswith("\n")
+    except KeyboardInterrupt:
+        interrupted = True
+    if not ends_line:
+        out.write("\n")
+        out.flush()
+    console.note(summary(generation.receipt))
+    return 130 if interrupted else 0
+
+
+def summary(receipt: Receipt) -> str:
+    """The quiet line; the decode rate stands last, for a person's eye and for scripts."""
+    parts = [
+        f"{receipt.prompt_tokens} prompt tokens",
+        f"{receipt.tokens} generated ({receipt.finish_reason})",
+        f"first after {receipt.seconds_to_first:.2f} s",
+    ]
+    if receipt.seed is not None:
+        parts.append(f"seed {receipt.seed}")
+    parts.append(f"{receipt.tokens_per_second:.1f} tok/s")
+    return " · ".join(parts)

@@ -1,0 +1,3 @@
+"""The engine: models ready to answer, conversations, and the one token loop."""
+
+from __future__ import annotations

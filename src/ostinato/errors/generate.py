@@ -1,0 +1,76 @@
+"""What generation refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.errors.base import OstinatoError
+
+
+@dataclass(eq=False)
+class InvalidSetting(OstinatoError, ValueError):
+    """A sampling or generation setting is out of its range."""
+
+    field: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"{self.field} is {self.got}, expected {self.expected}"
+
+
+@dataclass(eq=False)
+class InvalidLogits(OstinatoError, ArithmeticError):
+    """The model yielded logits that are not numbers: weights or a kernel are damaged."""
+
+    token: int
+
+    def message(self) -> str:
+        return f"the model's logits are not numbers (first at token {self.token})"
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "Check the model file; with another --device the same prompt tells whether a kernel is at fault."
+        )
+
+
+@dataclass(eq=False)
+class PromptTooLong(OstinatoError, ValueError):
+    """The prompt has more tokens than the context holds."""
+
+    tokens: int
+    context: int
+
+    def message(self) -> str:
+        return f"the prompt has {self.tokens} tokens, the context holds {self.context}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Shorten the prompt, or use a context of more than {self.tokens} (--context)."
+
+
+@dataclass(eq=False)
+class EmptyPrompt(OstinatoError, ValueError):
+    """There is no token to start from."""
+
+    def message(self) -> str:
+        return "the prompt is empty"
+
+    @property
+    def remedy(self) -> str:
+        return "Give some text; this model adds no beginning-of-text token of its own."
+
+
+@dataclass(eq=False)
+class NoChatTemplate(OstinatoError, ValueError):
+    """A conversation was asked of a model that has no chat template."""
+
+    model: str
+
+    def message(self) -> str:
+        return f"{self.model} has no chat template"
+
+    @property
+    def remedy(self) -> str:
+        return "Use a chat model, or give the whole prompt as text (--raw)."

@@ -1,0 +1,3 @@
+"""From logits to tokens."""
+
+from __future__ import annotations
