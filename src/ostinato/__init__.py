@@ -1,4 +1,4 @@
-"""ostinato runs language models: the decode step is a lazy tensor graph, planned and replayed for every token.
+"""ostinato runs language models: the decode step is a lazy tensor graph, planned and run for every token.
 
 from ostinato import LLM
 
@@ -60,7 +60,7 @@ _HOMES = {
     "register_defaults": "ostinato.devices",
 }
 
-__all__ = [*sorted(_HOMES), "errors"]  # noqa: PLE0604  strings all the same
+__all__ = [*sorted(_HOMES), "errors"]
 
 logging.getLogger("ostinato").addHandler(logging.NullHandler())
 

@@ -95,7 +95,7 @@ def _read_prompt(prompt: str | None) -> str:
 
 def _stdin() -> str:
     # Bytes that are no UTF-8 become U+FFFD: a prompt from a strange file is no reason to fail.
-    return sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
+    return click.get_binary_stream("stdin").read().decode("utf-8", "replace").removesuffix("\n")
 
 
 def _print(console: Console, generation: Generation) -> int:

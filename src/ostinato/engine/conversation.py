@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from ostinato.decode.kv_cache import KvCache
 from ostinato.engine.receipt import Receipt
-from ostinato.errors.generate import PromptTooLong
+from ostinato.engine.token_loop import check_prompt
 from ostinato.generate.settings import Sampling
 
 if TYPE_CHECKING:
@@ -38,25 +38,29 @@ class Conversation:
         An answer still running from an earlier turn is ended and dropped. Raises NoChatTemplate,
         ChatTemplateError, PromptTooLong, InvalidSetting before anything changes.
         """
-        question = {"role": "user", "content": text}
-        ids = self._llm.encode_chat([*self.messages, question])
-        if len(ids) > self._llm.context:
-            raise PromptTooLong(len(ids), self._llm.context)
+        llm, question = self._llm, {"role": "user", "content": text}
+        ids = llm.encode_chat([*self.messages, question])
+        check_prompt(llm.model, ids, held=0, capacity=llm.context, max_tokens=max_tokens)
+        self._end_running()
+        cache = self._keep_prefix(ids)
+        generation = llm.stream(ids[cache.length :], max_tokens=max_tokens, sampling=sampling, cache=cache)
+        self.receipt = generation.receipt
+        self._running = self._answer(question, ids, generation, cache)
+        return self._running
+
+    def _end_running(self) -> None:
+        """Two turns that step one cache would mix their positions: the earlier one ends here."""
         if self._running is not None:
-            self._running.close()  # two turns stepping one cache would mix their positions
+            self._running.close()
+
+    def _keep_prefix(self, ids: list[int]) -> KvCache:
+        """The cache, cut to what it shares with `ids`; at least one of these is left to run, for its logits."""
         if self._cache is None:
             self._cache = self._llm.new_cache()
-        shared = _common_prefix(self._held, ids[:-1])  # at least one token must run to yield logits
+        shared = common_prefix(self._held, ids[:-1])
         self._cache.truncate_to(shared)
         self._held = ids[:shared]
-        generation = self._llm.stream(
-            ids[shared:], max_tokens=max_tokens, sampling=sampling, cache=self._cache
-        )
-        self.receipt = generation.receipt
-        self.receipt.reused_tokens = shared
-        self.receipt.prompt_tokens = shared
-        self._running = self._answer(question, ids, generation, self._cache)
-        return self._running
+        return self._cache
 
     def _answer(
         self, question: Message, ids: list[int], generation: Generation, cache: KvCache
@@ -67,11 +71,17 @@ class Conversation:
                 answer.append(piece)
                 yield piece
         finally:
-            self._held = (ids + generation.ids)[: cache.length]
+            generation.close()
+            self._remember(ids + generation.ids, cache)
         self.messages += [question, {"role": "assistant", "content": "".join(answer)}]
 
+    def _remember(self, tokens: list[int], cache: KvCache) -> None:
+        """The last token drawn never ran, and a turn that broke off ran fewer still."""
+        self._held = tokens[: cache.length]
 
-def _common_prefix(a: list[int], b: list[int]) -> int:
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens `a` and `b` begin with in common."""
     for at, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return at

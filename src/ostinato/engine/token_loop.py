@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Generator, Sequence
 
-from ostinato.decode.forward import forward_with_kv_context
+from ostinato.decode.forward import check_cache, check_tokens, forward_with_kv_context
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.want import Argmax, Last
 from ostinato.engine.receipt import Receipt
-from ostinato.errors.generate import EmptyPrompt, InvalidSetting, PromptTooLong
+from ostinato.errors.generate import EmptyPrompt, PromptTooLong
 from ostinato.generate.sampler import Sampler
+from ostinato.generate.settings import check_count
 from ostinato.models.contract import Model
 from ostinato.runtime.context import InferenceContext
 
@@ -18,14 +19,19 @@ CHUNK = 512
 """Rows of one prefill step: bounds the memory of a step whatever the prompt's length."""
 
 
-def check_prompt(prompt: Sequence[int], cache: KvCache, max_tokens: int | None) -> None:
-    """Raises EmptyPrompt, PromptTooLong or InvalidSetting before anything runs."""
+def check_prompt(
+    model: Model, prompt: Sequence[int], *, held: int, capacity: int, max_tokens: int | None
+) -> None:
+    """Raises EmptyPrompt, TokenOutOfRange, PromptTooLong or InvalidSetting before anything runs.
+
+    `held` positions of `capacity` are taken before the prompt.
+    """
     if not prompt:
         raise EmptyPrompt()
-    if cache.length + len(prompt) > cache.capacity:
-        raise PromptTooLong(cache.length + len(prompt), cache.capacity)
-    if max_tokens is not None and max_tokens < 1:
-        raise InvalidSetting("max_tokens", "an integer of at least 1", repr(max_tokens))
+    check_tokens(model, prompt)
+    if held + len(prompt) > capacity:
+        raise PromptTooLong(held + len(prompt), capacity)
+    check_count("max_tokens", max_tokens)
 
 
 def generate_tokens(
@@ -38,22 +44,38 @@ def generate_tokens(
     max_tokens: int | None,
     end_ids: Container[int],
     receipt: Receipt,
-) -> Iterator[int]:
+) -> Generator[int]:
     """Run the prompt in chunks after what the cache holds, then yield tokens until the model ends, `max_tokens`
     are out or the cache is full. The last token yielded is not in the cache yet.
 
-    An end token is not yielded. The iterator may be dropped at any point: the cache stays whole.
+    An end token is not yielded. The iterator may be dropped at any point: the cache stays whole. What
+    `check_prompt` raises, and CacheMismatch, comes at once; the first step runs with the first `next`.
     """
-    check_prompt(prompt, cache, max_tokens)
-    receipt.prompt_tokens += len(prompt)
+    check_cache(model, cache)
+    check_prompt(model, prompt, held=cache.length, capacity=cache.capacity, max_tokens=max_tokens)
+    receipt.reused_tokens = cache.length
+    receipt.prompt_tokens = cache.length + len(prompt)
     receipt.seed = None if sampler.greedy else sampler.seed
+    return _tokens(model, prompt, cache, context, sampler, max_tokens, end_ids, receipt)
+
+
+def _tokens(
+    model: Model,
+    prompt: Sequence[int],
+    cache: KvCache,
+    context: InferenceContext,
+    sampler: Sampler,
+    max_tokens: int | None,
+    end_ids: Container[int],
+    receipt: Receipt,
+) -> Generator[int]:
     began = time.perf_counter()
     *chunks, last = [prompt[at : at + CHUNK] for at in range(0, len(prompt), CHUNK)]
     for chunk in chunks:
         forward_with_kv_context(model, chunk, cache, context, want=Argmax())
-    token = _step(model, last, cache, context, sampler)
-    first = time.perf_counter()
-    receipt.seconds_to_first = first - began
+    # The sampler sees the first logits even when greedy, which needs none: a damaged model shows in them.
+    token = sampler.draw(forward_with_kv_context(model, last, cache, context, want=Last()))
+    receipt.seconds_to_first = time.perf_counter() - began
     while True:
         if token in end_ids:
             receipt.finish_reason = "stop"
@@ -67,14 +89,12 @@ def generate_tokens(
             receipt.finish_reason = "context"
             return
         before = time.perf_counter()
-        token = _step(model, [token], cache, context, sampler)
+        token = _step(model, token, cache, context, sampler)
         receipt.decode_seconds += time.perf_counter() - before
         receipt.decode_steps += 1
 
 
-def _step(
-    model: Model, tokens: Sequence[int], cache: KvCache, context: InferenceContext, sampler: Sampler
-) -> int:
+def _step(model: Model, token: int, cache: KvCache, context: InferenceContext, sampler: Sampler) -> int:
     if sampler.greedy:
-        return forward_with_kv_context(model, tokens, cache, context, want=Argmax())
-    return sampler.draw(forward_with_kv_context(model, tokens, cache, context, want=Last()))
+        return forward_with_kv_context(model, [token], cache, context, want=Argmax())
+    return sampler.draw(forward_with_kv_context(model, [token], cache, context, want=Last()))

@@ -6,6 +6,12 @@ import dataclasses
 
 from ostinato.errors.base import OstinatoError
 
+_CLIP = 200  # a hostile file holds texts of any length; a message shows this many characters of one
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= _CLIP else text[:_CLIP] + "…"
+
 
 @dataclasses.dataclass(eq=False)
 class TokenizerFormatError(OstinatoError, ValueError):
@@ -16,7 +22,7 @@ class TokenizerFormatError(OstinatoError, ValueError):
     got: str
 
     def message(self) -> str:
-        return f"metadata key {self.key!r}: expected {self.expected}, got {self.got}"
+        return f"metadata key {self.key!r}: expected {self.expected}, got {_clip(self.got)}"
 
     @property
     def remedy(self) -> str:
@@ -31,7 +37,7 @@ class UnsupportedTokenizer(OstinatoError, ValueError):
     known: tuple[str, ...]
 
     def message(self) -> str:
-        return f"the tokenizer kind {self.kind!r} is not supported; known: {', '.join(self.known)}"
+        return f"the tokenizer kind {_clip(self.kind)!r} is not supported; known: {', '.join(self.known)}"
 
     @property
     def remedy(self) -> str:
@@ -46,7 +52,7 @@ class UnsupportedPreTokenizer(OstinatoError, ValueError):
     known: tuple[str, ...]
 
     def message(self) -> str:
-        return f"the pre-tokenizer {self.pre!r} is not known; known: {', '.join(self.known)}"
+        return f"the pre-tokenizer {_clip(self.pre)!r} is not known; known: {', '.join(self.known)}"
 
     @property
     def remedy(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 
 import numpy as np
@@ -20,7 +21,6 @@ class Sampler:
 
     def __init__(self, settings: Sampling) -> None:
         settings = settings.over(DEFAULTS)
-        seed = settings.seed if settings.seed is not None else secrets.randbits(32)
         assert settings.temperature is not None
         assert settings.top_p is not None
         assert settings.min_p is not None
@@ -29,8 +29,8 @@ class Sampler:
         self.top_p = settings.top_p
         self.min_p = settings.min_p
         self.top_k = settings.top_k
-        self.seed = seed
-        self._random = np.random.Generator(np.random.PCG64(seed))
+        self.seed = settings.seed if settings.seed is not None else secrets.randbits(32)
+        self._random = np.random.Generator(np.random.PCG64(self.seed))
 
     @property
     def greedy(self) -> bool:
@@ -43,11 +43,13 @@ class Sampler:
         if self.greedy:
             return int(logits.argmax())
         tokens, kept = self.candidates(logits)
-        # weights relative to the likeliest, so that a small temperature can't underflow all of them
-        weights = np.exp((kept - kept[0]) / self.temperature)
+        # Relative to the likeliest, so that a small temperature can't underflow all of them.
+        with np.errstate(over="ignore"):
+            weights = np.exp((kept - kept[0]) / self.temperature)
         cumulative = np.cumsum(weights)
-        at = int(np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right"))
-        return int(tokens[min(at, len(tokens) - 1)])
+        at = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
+        # The product can round up to the whole sum, and the tokens behind that have no weight.
+        return int(tokens[min(at, np.searchsorted(cumulative, cumulative[-1]))])
 
     def candidates(
         self, logits: npt.NDArray[np.float32]
@@ -56,9 +58,8 @@ class Sampler:
         scores = logits.astype(np.float64)
         top = scores.max()
         # min_p first: it needs no order, and what it keeps are the likeliest, so what top_p sums stays exact.
-        tokens = (
-            np.flatnonzero(scores >= top + np.log(self.min_p)) if self.min_p > 0 else np.arange(len(scores))
-        )
+        floor = top + math.log(self.min_p) if self.min_p > 0 else np.finfo(np.float64).min
+        tokens = np.flatnonzero(scores >= floor)  # -inf is below every floor
         tokens = tokens[np.argsort(-scores[tokens], kind="stable")]
         if self.top_k:
             tokens = tokens[: self.top_k]

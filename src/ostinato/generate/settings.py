@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 from ostinato.errors.generate import InvalidSetting
 
 
-def _check(
-    field: str, value: float | None, low: float, high: float, expected: str, *, above: bool = False
-) -> None:
-    if value is None:
-        return
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not low <= value <= high or (above and value == low):
+def check_number(field: str, value: Any, expected: str, *, low: float, high: float) -> None:
+    """Raises InvalidSetting unless `value` is None or a number from `low` to `high`."""
+    if value is not None and not (_is(value, Real) and low <= value <= high):  # NaN is in no range
         raise InvalidSetting(field, expected, repr(value))
+
+
+def check_count(field: str, value: Any, *, low: int = 1, high: int | None = None) -> None:
+    """Raises InvalidSetting unless `value` is None or an integer from `low` to `high`."""
+    if value is not None and not (_is(value, Integral) and low <= value and (high is None or value <= high)):
+        expected = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+        raise InvalidSetting(field, expected, repr(value))
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,8 @@ class Sampling:
     arXiv:1904.09751): the smallest set of likeliest tokens whose probabilities reach it. min_p (Nguyen et
     al. 2024, arXiv:2407.01082): at least this share of the likeliest token's probability. top_k: the k
     likeliest, 0 is no limit. seed: the same seed draws the same tokens.
+
+    Raises InvalidSetting.
     """
 
     temperature: float | None = None
@@ -37,11 +47,12 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0.0, math.inf, "a number of at least 0")
-        _check("top_p", self.top_p, 0.0, 1.0, "a number above 0, up to 1", above=True)
-        _check("min_p", self.min_p, 0.0, 1.0, "a number from 0 to 1")
-        _check("top_k", self.top_k, 0, math.inf, "an integer of at least 0")
-        _check("seed", self.seed, 0, 2**64 - 1, "an integer from 0 to 2⁶⁴ - 1")
+        largest, smallest = sys.float_info.max, sys.float_info.min
+        check_number("temperature", self.temperature, "a number of at least 0", low=0.0, high=largest)
+        check_number("top_p", self.top_p, "a number above 0, up to 1", low=smallest, high=1.0)
+        check_number("min_p", self.min_p, "a number from 0 to 1", low=0.0, high=1.0)
+        check_count("top_k", self.top_k, low=0)
+        check_count("seed", self.seed, low=0, high=2**64 - 1)
 
     def over(self, weaker: Sampling) -> Sampling:
         """These settings, completed by `weaker` ones."""
@@ -61,7 +72,7 @@ def suggested(metadata: Mapping[str, Any]) -> Sampling:
         value = metadata.get(f"general.sampling.{key}")
         try:
             Sampling(**{field: value})
-        except (InvalidSetting, TypeError):
+        except InvalidSetting:
             continue
         found[field] = value
     return Sampling(**found)

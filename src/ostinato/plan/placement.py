@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ostinato.device.traits import Traits
 from ostinato.errors.device import NoKernel
+from ostinato.ir.encoding import plain
 from ostinato.ir.graph import Node
 from ostinato.ir.location import HOST, Location
 from ostinato.ir.ops.const import Const, ConstRole
@@ -32,8 +33,8 @@ def place(draft: Draft, default: Location, hints: Mapping[NodeId, Location]) -> 
             continue
         anchored = [i for i in node.inputs if i in heavy]
         placed = [i for i in node.inputs if i in draft.placement]
-        source = (anchored or placed)[:1]
-        draft.placement[node.id] = hints.get(node.id) or (draft.placement[source[0]] if source else default)
+        inherited = [draft.placement[i] for i in anchored or placed]
+        draft.placement[node.id] = hints.get(node.id) or (inherited or [default])[0]
         if isinstance(node.op, SlabWrite):
             heavy.add(node.id)
     for node in order:
@@ -42,7 +43,7 @@ def place(draft: Draft, default: Location, hints: Mapping[NodeId, Location]) -> 
     for node in order:
         location = draft.placement[node.id]
         if location != HOST:
-            _check_kernel(draft, node, draft.topology[location], location)
+            check_kernel(draft, node, draft.topology[location], location)
 
 
 def _reader_location(draft: Draft, node: Node, default: Location) -> Location:
@@ -50,19 +51,19 @@ def _reader_location(draft: Draft, node: Node, default: Location) -> Location:
     return default if location == HOST else location
 
 
-def _check_kernel(draft: Draft, node: Node, traits: Traits, location: Location) -> None:
+def check_kernel(draft: Draft, node: Node, traits: Traits, location: Location) -> None:
+    """Raises NoKernel unless `location` runs the node's op on its dtype and on its weights' and slabs' encodings."""
     if isinstance(node.op, Const | Copy):
         return
-    encoding = str(node.dtype)
-    supported = type(node.op) in traits.ops and node.dtype in traits.dtypes
-    for operand in (draft.nodes[i] for i in node.inputs):
-        if isinstance(operand.op, Const) and operand.op.role is ConstRole.WEIGHT:
-            encoding = operand.op.encoding.name
-            supported = supported and operand.op.encoding in traits.weight_layouts
-        elif isinstance(operand.op, Const) and operand.op.role is ConstRole.SLAB:
-            encoding = operand.op.encoding.name
-            supported = supported and operand.dtype in traits.kv_dtypes
-        if not supported:
-            raise NoKernel(node.op.name, str(node.dtype), encoding, str(location))
-    if not supported:
-        raise NoKernel(node.op.name, str(node.dtype), encoding, str(location))
+    operands = (draft.nodes[i].op for i in node.inputs)
+    heavy = [op for op in operands if isinstance(op, Const) and op.role is not ConstRole.DATA]
+    unreadable = [const.encoding for const in heavy if not _readable(const, traits)]
+    if unreadable or type(node.op) not in traits.ops or node.dtype not in traits.dtypes:
+        encoding = (unreadable or [const.encoding for const in heavy] or [plain(node.dtype)])[0]
+        raise NoKernel(node.op.name, str(node.dtype), str(encoding), str(location))
+
+
+def _readable(const: Const, traits: Traits) -> bool:
+    if const.role is ConstRole.SLAB:
+        return const.dtype in traits.kv_dtypes
+    return const.encoding in traits.weight_layouts

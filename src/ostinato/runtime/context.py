@@ -83,8 +83,7 @@ class InferenceContext:
         return cache
 
     def _run(self, plan: OptimizedGraph, cache: StorageCache, env: SymEnv) -> list[HostArray]:
-        if plan.generation != self.devices.generation:
-            raise TopologyChanged(plan.generation, self.devices.generation)
+        check_generation(plan, self.devices.generation)
         values = dict(cache.of_graph(plan.graph_id))
         values.update({write: values[slab] for write, slab in plan.aliases.items()})
         results: dict[NodeId, HostArray] = {}
@@ -114,6 +113,12 @@ class InferenceContext:
     ) -> HostArray:
         shape = resolve(plan.nodes[step.source].shape, env)
         return self.devices.device(step.origin).download(values[step.source], shape)
+
+
+def check_generation(plan: OptimizedGraph, current: int) -> None:
+    """Raises TopologyChanged when devices came or went since `plan` was made."""
+    if plan.generation != current:
+        raise TopologyChanged(plan.generation, current)
 
 
 def _room(device: Device, slot: Slot, env: SymEnv) -> Storage:

@@ -61,13 +61,14 @@ class WeightStore:
             return storage
         with self._lock:
             if recipe not in self._packed:
-                self._check_unshared(recipe)
+                self.check_unshared(recipe)
                 tensors = [self._weights[name] for name in recipe.names]
                 self._packed[recipe] = self.device.pack(recipe, tensors)
                 self._recipes.update(dict.fromkeys(recipe.names, recipe))
             return self._packed[recipe]
 
-    def _check_unshared(self, recipe: PackRecipe) -> None:
+    def check_unshared(self, recipe: PackRecipe) -> None:
+        """Raises WeightLayoutConflict when one of the recipe's tensors is packed by another recipe."""
         for name in recipe.names:
             if name in self._recipes:
                 raise WeightLayoutConflict(name, str(self._recipes[name]), str(recipe))

@@ -75,10 +75,9 @@ def build(
     """
     from tokenizers import Tokenizer, models
 
-    vocab = dict(plain)
     return Tokenizer(
         models.BPE(
-            vocab=vocab,
+            vocab=dict(plain),
             merges=merges,
             byte_fallback=True,
             unk_token=unknown,

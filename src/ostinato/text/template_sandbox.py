@@ -76,6 +76,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._source_size = source_size
         self.filters = {name: self._metered(name, function) for name, function in self.filters.items()}
         self.filters["tojson"] = self._metered("tojson", _tojson)
+        del self.filters["urlize"]  # multiplies its arguments, and no prompt has links
         self.filters["_turns"] = self._turns
         self.filters["_checked"] = _checked
         self.globals["raise_exception"] = _raise_exception
@@ -127,7 +128,8 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def call(self, context: jinja2.runtime.Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
         self.meter.step(self._source_size if isinstance(obj, jinja2.runtime.Macro) else 0)
         name = getattr(obj, "__name__", "")
-        receiver = getattr(obj, "__self__", None)
+        # The sandbox hands out str.format wrapped.
+        receiver = getattr(getattr(obj, "__wrapped__", obj), "__self__", None)
         _check_arguments(name, (receiver, *args) if isinstance(receiver, str) else args, kwargs)
         return _checked(super().call(context, obj, *args, **kwargs))
 
@@ -204,7 +206,8 @@ def _checked(value: Any) -> Any:
 
 
 def _check_format(text: str) -> None:
-    if re.search(r"\d{7}", text) or re.search(r"%[^%a-zA-Z]*\*", text):
+    # Long numbers, widths taken from the arguments.
+    if re.search(r"\d{7}|%[^%a-zA-Z]*\*|\{[^{}]*:[^{}]*\{", text):
         raise LimitExceeded("a format with an enormous width")
 
 
@@ -213,18 +216,23 @@ def _check_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, int) and abs(argument) > MAX_ARGUMENT and name not in _ANY_INTEGER:
             raise LimitExceeded(f"an argument of {argument} to {name!r}")
-    if name in ("format", "format_map") and args and isinstance(args[0], str):
-        _check_format(args[0])
-    if name == "replace" and len(args) >= 3:
-        text, old, new = map(str, args[:3])
-        _check_size(text.count(old) * len(new))
-    if name == "join" and args:
+    text = str(args[0]) if args else ""
+    if name in ("format", "format_map"):
+        _check_format(text)
+    elif name == "replace" and len(args) >= 3:
+        _check_size(text.count(str(args[1])) * len(str(args[2])))
+    elif name in ("indent", "expandtabs"):
+        width = max((value for value in (*args[1:], *kwargs.values()) if isinstance(value, int)), default=8)
+        _check_size((text.count("\n") + text.count("\t") + 1) * width)
+    elif name == "translate" and len(args) >= 2 and isinstance(args[1], dict):
+        _check_size(len(text) * max((len(str(value)) for value in args[1].values()), default=0))
+    elif name == "tojson" and isinstance(kwargs.get("indent", 0), int) and kwargs.get("indent", 0) > 64:
+        raise LimitExceeded("an indent of more than 64")
+    elif name == "join":
         # Of a method the receiver is the separator, of the filter the first argument.
         lengths = [len(str(item)) for value in args if isinstance(value, list | tuple) for item in value]
-        separator = max(
-            (len(value) for value in (*args, *kwargs.values()) if isinstance(value, str)), default=0
-        )
-        _check_size(sum(lengths) + separator * len(lengths))
+        strings = (value for value in (*args, *kwargs.values()) if isinstance(value, str))
+        _check_size(sum(lengths) + max(map(len, strings), default=0) * len(lengths))
 
 
 # Filters whose value may be any number: they make nothing of its size.

@@ -114,7 +114,7 @@ class Tokenizer:
             raise TokenizerFormatError("tokenizer.ggml.scores", "one score a token", "nothing")
         plain, unknown = dict(vocabulary.plain), None
         if vocabulary.unknown_id is not None:
-            unknown = vocabulary.tokens[vocabulary.unknown_id]
+            unknown = without_surrogates(vocabulary.tokens[vocabulary.unknown_id])
             plain[unknown] = vocabulary.unknown_id
         backend = sentencepiece.build(plain, sentencepiece.merges_by_score(vocabulary), unknown)
         return cls(
@@ -234,7 +234,7 @@ class Tokenizer:
 
 
 def without_surrogates(text: str) -> str:
-    """The text with surrogate pairs joined and lone surrogates replaced by U+FFFD, length unchanged."""
+    """The text with every surrogate, which UTF-8 can't hold, replaced by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:

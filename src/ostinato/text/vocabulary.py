@@ -65,7 +65,7 @@ class Vocabulary:
     """
 
     tokens: list[str]
-    types: np.ndarray[Any, np.dtype[np.int32]]  # [vocab]
+    types: list[int]  # a `TokenType` where the file keeps to them
     scores: np.ndarray[Any, np.dtype[np.float32]] | None  # [vocab]
     control: frozenset[int]
     markers: dict[str, int]
@@ -116,7 +116,7 @@ class Vocabulary:
         _drop_unspeakable(plain)
         return cls(
             tokens=tokens,
-            types=types,
+            types=types.tolist(),
             scores=None if scores is None else scores.astype(np.float32),
             control=frozenset(control),
             markers={tokens[id]: id for id in marker_ids if tokens[id]},

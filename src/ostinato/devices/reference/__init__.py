@@ -1,4 +1,4 @@
-"""The reference device: numpy, float32, every composite op by its decomposition. Small and obviously right."""
+"""The reference device: numpy, float32, every composite op by its decomposition."""
 
 from __future__ import annotations
 

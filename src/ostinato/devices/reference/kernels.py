@@ -34,27 +34,30 @@ def _slice_index(op: movement.Slice, ndim: int) -> tuple[slice, ...]:
     return (slice(None),) * (op.axis % ndim) + (slice(op.start, op.stop),)
 
 
-def _in_range(op: Primitive, rows: Array, size: int) -> Array:
+def check_rows(op: Primitive, rows: Array, size: int) -> Array:
+    """The row indices; raises IndexOutOfRange unless all lie in 0 … size-1."""
     if rows.size and (rows.min() < 0 or rows.max() >= size):
         raise IndexOutOfRange(op.name, int(rows.min() if rows.min() < 0 else rows.max()), size)
     return rows
 
 
+def check_span(op: Primitive, start: int, count: int, size: int) -> None:
+    """Raises IndexOutOfRange unless start … start+count-1 lie in 0 … size-1."""
+    if not 0 <= start <= start + count <= size:
+        raise IndexOutOfRange(op.name, start if start < 0 else start + count - 1, size)
+
+
 def _write(op: Primitive, target: Array, rows: Array, start: int, count: int) -> Array:
     """rows `[rows, kv_heads, d]` into `target[0, :, start : start+count]`; out of range writes nothing."""
-    capacity = target.shape[2]
-    if not 0 <= start <= start + count <= capacity:
-        raise IndexOutOfRange(op.name, start + count - 1 if start >= 0 else start, capacity)
-    if count > rows.shape[0]:
-        raise IndexOutOfRange(op.name, count - 1, rows.shape[0])
+    check_span(op, start, count, target.shape[2])
+    check_span(op, 0, count, rows.shape[0])
     target[0, :, start : start + count] = rows[:count].transpose(1, 0, 2)
     return target
 
 
 def _prefix(op: slab.ReadPrefix, source: Array, length: int) -> Array:
     axis = source.ndim + op.axis
-    if not 0 <= length <= source.shape[axis]:
-        raise IndexOutOfRange(op.name, length - 1, source.shape[axis])
+    check_span(op, 0, length, source.shape[axis])
     view: Array = source[(slice(None),) * axis + (slice(0, length),)]
     return view
 
@@ -84,7 +87,7 @@ KERNELS: dict[type[Primitive], Kernel] = {
     movement.Squeeze: lambda op, env, x: x.squeeze(op.axis),
     movement.Slice: lambda op, env, x: x[_slice_index(op, x.ndim)],
     movement.Concat: lambda op, env, *xs: np.concatenate(xs, op.axis),
-    movement.Gather: lambda op, env, table, rows: table[_in_range(op, rows, table.shape[0])],
+    movement.Gather: lambda op, env, table, rows: table[check_rows(op, rows, table.shape[0])],
     product.MatMul: lambda op, env, a, b: np.matmul(a, b),
     slab.WriteSlice: lambda op, env, s, rows: _write(
         op, s, rows, env.resolve(op.start), env.resolve(op.count)

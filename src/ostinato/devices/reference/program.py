@@ -69,12 +69,12 @@ class ReferenceProgram:
         location = self.segment.location
         if workspace.location != location:
             raise DeviceMismatch("the workspace", str(location), str(workspace.location))
-        inputs = [_checked(slot, slots, location) for slot in self.segment.inputs]
-        results = [_checked(slot, outputs, location) for slot in self.segment.outputs]
+        inputs = [checked(slot, slots, location) for slot in self.segment.inputs]
+        results = [checked(slot, outputs, location) for slot in self.segment.outputs]
         return ReferenceBound(self.segment, self.tape, inputs, results, workspace, self._threads)
 
 
-def _checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) -> Array:
+def checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) -> Array:
     """The flat array behind a slot, viewed in the slot's shape where that is known."""
     storage = storages.get(slot.node)
     if storage is None:

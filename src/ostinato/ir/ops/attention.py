@@ -92,11 +92,18 @@ class Attention(Composite):
             scores = scores + mask
         scores = attended.where(scores, -math.inf)
         if self.window is not None or self.masked:
-            # A cell that no row attends meets weights of exactly 0, and 0 · NaN is NaN.
-            reached = attended.where(1.0, 0.0).max(axis=0)  # [1, length]
-            v = (reached.transpose(1, 0) <= 0.0).where(0.0, v)
+            v = only_reached(v, attended)
         out = scores.apply(Softmax()) @ v  # [kv, group, rows, v_dim]
         return out.transpose(2, 0, 1, 3).reshape(rows, heads * v_dim)  # [rows, heads · v_dim]
+
+
+def only_reached(v: Tensor, attended: Tensor) -> Tensor:
+    """V with 0 in the cells that no row attends: they meet weights of exactly 0, and 0 · NaN is NaN.
+
+    v `[..., length, v_dim]`, attended `[rows, length]` → like v.
+    """
+    reached = attended.where(1.0, 0.0).max(axis=0)  # [1, length]
+    return (reached.transpose(1, 0) <= 0.0).where(0.0, v)
 
 
 def _scalar(like: Tensor, value: float) -> Tensor:

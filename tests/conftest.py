@@ -1,0 +1,54 @@
+"""Fixtures that all tests share: the tiny golden models, and the real default model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ostinato.devices import register_defaults
+from ostinato.errors import OstinatoError
+from ostinato.hub import resolve
+from ostinato.models.contract import Model
+from ostinato.models.loader import load_model
+from ostinato.runtime.context import InferenceContext
+
+FIXTURES = Path(__file__).parent / "fixtures"
+TINY_LLAMAS = ("grouped", "tied", "llama3", "linear", "window", "bias")
+
+
+@pytest.fixture
+def fixtures() -> Path:
+    """The folder of committed fixtures."""
+    return FIXTURES
+
+
+@pytest.fixture(scope="session")
+def context() -> InferenceContext:
+    """The reference device."""
+    register_defaults()
+    return InferenceContext("reference")
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Model:
+    """A random-weight Llama of two layers with grouped KV heads."""
+    return load_model(FIXTURES / "tiny-llama-grouped.gguf")
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The real default model, fetched once. Without it and without a network the test is skipped; where
+    OSTINATO_REQUIRE_MODEL is set, as in CI, it fails instead."""
+    try:
+        return resolve("smollm2", progress=False).path
+    except OstinatoError as error:
+        if os.environ.get("OSTINATO_REQUIRE_MODEL"):
+            pytest.fail(f"the real model is required here: {error}")
+        pytest.skip(f"no real model: {error}")
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_path: Path) -> Model:
+    return load_model(smollm2_path)

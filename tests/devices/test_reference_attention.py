@@ -1,0 +1,140 @@
+"""Attention against a loop over rows and heads, and what unattended cells may hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from running import const, run
+
+from ostinato.ir import ConstRole, DType, Graph, Operand, SymId
+from ostinato.ir.ops import attention
+from ostinato.ir.ops.attention import Attention
+from ostinato.runtime.context import InferenceContext
+from sabotage import goes_red
+
+HEADS, KV_HEADS, CAPACITY, K_DIM, V_DIM = 6, 2, 16, 8, 4
+RNG = np.random.default_rng(1)
+CASES = [
+    # start, rows, window, masked
+    (0, 1, None, False),
+    (5, 1, None, False),
+    (0, 7, None, False),
+    (9, 7, None, False),
+    (6, 4, 3, False),
+    (0, 9, 1, False),
+    (12, 1, 5, False),
+    (4, 5, None, True),
+    (4, 5, 4, True),
+]
+
+
+def naive(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, start: int, window: int | None, mask: np.ndarray | None
+) -> np.ndarray:
+    """Row by row, head by head, in float64, over the attended cells alone."""
+    out = np.zeros((len(q), HEADS, V_DIM))
+    for row in range(len(q)):
+        at = start + row
+        first = 0 if window is None else max(0, at - window + 1)
+        cells = [j for j in range(first, at + 1) if mask is None or mask[row, j] != -math.inf]
+        for head in range(HEADS):
+            group = head // (HEADS // KV_HEADS)
+            keys = k[0, group, cells].astype(np.float64)
+            scores = keys @ q[row, head].astype(np.float64) / 3.0
+            if mask is not None:
+                scores += mask[row, cells]
+            weights = np.exp(scores - scores.max())
+            out[row, head] = weights / weights.sum() @ v[0, group, cells].astype(np.float64)
+    return out.reshape(len(q), -1)
+
+
+def attend(
+    context: InferenceContext, lengths: str, dtype: type, case: tuple[int, int, int | None, bool], poison: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    start, rows, window, masked = case
+    rng = np.random.default_rng(2)
+    q = rng.standard_normal((rows, HEADS, K_DIM)).astype(np.float32)
+    k = rng.standard_normal((1, KV_HEADS, CAPACITY, K_DIM)).astype(dtype)
+    v = rng.standard_normal((1, KV_HEADS, CAPACITY, V_DIM)).astype(dtype)
+    mask = rng.standard_normal((rows, CAPACITY)).astype(np.float32) if masked else None
+    if mask is not None:
+        mask[:, [1, start - 1]] = -math.inf
+    expected = naive(q, k, v, start, window, mask)
+    if poison:
+        unattended = list(range(start + rows, CAPACITY))
+        if window is not None:
+            unattended += range(max(0, start - window + 1))
+        if masked:
+            unattended += [1, start - 1]
+        k[:, :, unattended] = np.nan
+        v[:, :, unattended] = np.nan
+    graph = Graph()
+    n_rows, s, n = SymId("rows"), SymId("s"), SymId("n")
+    data: list[tuple[Any, np.ndarray]] = [const(graph, q, n_rows, HEADS, K_DIM)]
+    k_slab = graph.const("k", ConstRole.SLAB, k.shape, DType(k.dtype.name))
+    v_slab = graph.const("v", ConstRole.SLAB, v.shape, DType(v.dtype.name))
+    operands = [k_slab, v_slab]
+    env: dict[Any, int] = {n_rows: rows}
+    op: Attention
+    if lengths == "operands":
+        data += [const(graph, np.array(x, np.int64)) for x in (start, start + rows)]
+        operands += [tensor for tensor, _ in data[1:]]
+        op = Attention(Operand(3), Operand(4), 1 / 3.0, window, masked)
+    elif lengths == "symbols":
+        env |= {s: start, n: start + rows}
+        op = Attention(s, n, 1 / 3.0, window, masked)
+    else:
+        op = Attention(start, start + rows, 1 / 3.0, window, masked)
+    if mask is not None:
+        data.append(const(graph, mask, n_rows, CAPACITY))
+        operands.append(data[-1][0])
+    result = data[0][0].apply(op, *operands)
+    return run(context, result, *data, slabs={k_slab: k, v_slab: v}, env=env), expected
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("lengths", ["operands", "symbols", "numbers"])
+def test_attention_equals_a_loop(
+    context: InferenceContext, lengths: str, dtype: type, case: tuple[int, int, int | None, bool]
+) -> None:
+    got, expected = attend(context, lengths, dtype, case, poison=False)
+    np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nan_in_unattended_cells_changes_nothing(
+    context: InferenceContext, case: tuple[int, int, int | None, bool]
+) -> None:
+    clean, _ = attend(context, "operands", np.float32, case, poison=False)
+    poisoned, _ = attend(context, "operands", np.float32, case, poison=True)
+    np.testing.assert_array_equal(clean, poisoned)
+
+
+def test_without_the_selection_of_values_the_poison_spreads(
+    context: InferenceContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ostinato.devices.reference.lower import template
+
+    def check() -> None:
+        template.cache_clear()  # decompositions are remembered
+        test_nan_in_unattended_cells_changes_nothing(context, (6, 4, 3, False))
+
+    goes_red(monkeypatch, attention, "only_reached", lambda v, attended: v, check)
+    template.cache_clear()
+
+
+def test_attended_cells_cost_not_the_capacity(context: InferenceContext) -> None:
+    """Only the prefix is read: a slab whose unattended part is not even there would do."""
+    graph = Graph()
+    op = Attention(Operand(3), Operand(4), 1.0)
+    q = graph.const("q", ConstRole.DATA, (1, HEADS, K_DIM))
+    slab = graph.const("k", ConstRole.SLAB, (1, KV_HEADS, CAPACITY, K_DIM))
+    start, length = (graph.const(name, ConstRole.DATA, (), DType.I64) for name in "sn")
+    inside = len(graph)
+    op.decompose(q, slab, slab, start, length)
+    wide = [node for node in list(graph)[inside:] if CAPACITY in node.shape]
+    assert not wide

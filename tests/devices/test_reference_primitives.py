@@ -1,0 +1,174 @@
+"""Each primitive of the reference device against numpy written independently of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from running import const, run, storage
+
+from ostinato.devices.reference import kernels
+from ostinato.devices.reference.device import ReferenceDevice
+from ostinato.errors import IndexOutOfRange
+from ostinato.ir import ConstRole, DType, Graph, Location, Operand, SymId, Tensor
+from ostinato.ir.ops import PRIMITIVES
+from ostinato.ir.ops.const import Const, Iota, Scalar, SymbolValue
+from ostinato.ir.ops.movement import Copy
+from ostinato.ir.ops.slab import ReadPrefix, WriteSlice, WriteSliceDevice
+from ostinato.runtime.context import InferenceContext
+from sabotage import goes_red, nothing
+
+RNG = np.random.default_rng(0)
+A = RNG.standard_normal((3, 4)).astype(np.float32)
+B = RNG.standard_normal((3, 4)).astype(np.float32)
+IDS = np.array([2, 0, 2], np.int64)
+TIES = np.array([[1, 5, 5], [7, 7, 0]], np.float32)
+INF_NAN = np.array([np.nan, -np.inf, np.inf, 0], np.float32)
+
+
+def test_every_primitive_has_a_kernel() -> None:
+    # Consts are bound and Copies are made by the runtime; every other primitive is a kernel's.
+    assert set(kernels.KERNELS) == set(PRIMITIVES) - {Const, Copy}
+
+
+CASES: dict[str, tuple[Callable[..., Tensor], list[np.ndarray], np.ndarray]] = {
+    "add": (lambda a, b: a + b, [A, B], A + B),
+    "add broadcast": (lambda a, b: a + b, [A, B[:1]], A + B[:1]),
+    "sub": (lambda a, b: a - b, [A, B], A - B),
+    "mul": (lambda a, b: a * b, [A, B], A * B),
+    "mul number": (lambda a: a * 0.5, [A], A * np.float32(0.5)),
+    "div": (lambda a, b: a / b, [A, B], A / B),
+    "int add": (lambda a: a + 3, [IDS], IDS + 3),
+    "less": (lambda a, b: a < b, [A, B], A < B),
+    "less equal": (lambda a: a <= 2, [IDS], np.array([True, True, True])),
+    "and": (lambda a, b: (a < b) & (a <= 0.0), [A, B], (A < B) & (A <= 0)),
+    "where": (lambda a, b: (a < 0.0).where(b, 7.0), [A, B], np.where(A < 0, B, np.float32(7))),
+    "where selects": (lambda x: (x < 1.0).where(0.0, x), [INF_NAN], np.float32([np.nan, 0, np.inf, 0])),
+    "neg": (lambda a: -a, [A], -A),
+    "exp": (lambda a: a.exp(), [A], np.exp(A)),
+    "sqrt": (lambda a: (a * a).sqrt(), [A], np.abs(A)),
+    "cast": (lambda a: a.cast(DType.F16).cast(DType.F32), [A], A.astype(np.float16).astype(np.float32)),
+    "sum": (lambda a: a.sum(0), [A], A.astype(np.float64).sum(0, keepdims=True).astype(np.float32)),
+    "max": (lambda a: a.max(), [A], A.max(1, keepdims=True)),
+    "argmax takes the lowest": (lambda a: a.argmax(), [TIES], np.array([1, 0])),
+    "reshape": (lambda a: a.reshape(2, 6), [A], A.reshape(2, 6)),
+    "transpose": (lambda a: a.transpose(1, 0), [A], A.T),
+    "unsqueeze": (lambda a: a.unsqueeze(1), [A], A[:, None]),
+    "squeeze": (lambda a: a.slice(0, 1, 2).squeeze(0), [A], A[1]),
+    "slice": (lambda a: a.slice(-1, 1, 3), [A], A[:, 1:3]),
+    "concat": (lambda a, b: a.concat([b], axis=-1), [A, B], np.hstack([A, B])),
+    "gather": (lambda a, i: a.gather(i), [A, IDS], A[[2, 0, 2]]),
+    "matmul": (lambda a, b: a @ b.transpose(1, 0), [A, B], np.einsum("ik,jk->ij", A, B)),
+    "iota": (lambda i, a: a.gather(i.apply(Iota(Operand(0)))).sum(0), [np.array(2, np.int64), A], A[:2].sum(0)[None]),
+    "scalar": (lambda a: a.graph.apply(Scalar(2.5, DType.F32)), [A], np.float32(2.5)),
+    "prefix": (lambda a, n: a.apply(ReadPrefix(Operand(1)), n).sum(0), [A, np.array(2, np.int64)], A[:2].sum(0)[None]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_primitive(context: InferenceContext, name: str) -> None:
+    write, arrays, expected = CASES[name]
+    graph = Graph()
+    data = [const(graph, array) for array in arrays]
+    result = write(*(tensor for tensor, _ in data))
+    np.testing.assert_allclose(run(context, result, *data), expected, rtol=1e-6)
+
+
+def test_float64_accumulation(context: InferenceContext) -> None:
+    # float32 sums lose the ones behind 2**24
+    graph = Graph()
+    x = np.concatenate([[2.0**24], np.ones(64)]).astype(np.float32)
+    tensor, _ = const(graph, x)
+    assert run(context, tensor.sum(), (tensor, x))[0] == 2**24 + 64
+
+
+def test_symbols_reach_the_kernels(context: InferenceContext) -> None:
+    graph, rows, n = Graph(), SymId("rows"), SymId("n")
+    tensor, value = const(graph, A, rows, 4)
+    result = tensor.reshape(rows, 2, 2).sum(2)
+    assert run(context, result, (tensor, value), env={rows: 3}).shape == (3, 2, 1)
+    total = graph.apply(SymbolValue(n)) + graph.apply(SymbolValue(n))
+    assert run(context, total, env={n: 4}) == 8
+    assert run(context, graph.apply(Iota(n)), env={n: 3}).tolist() == [0, 1, 2]
+
+
+def write_rows(
+    context: InferenceContext, slab: np.ndarray, rows: np.ndarray, start: int, count: int, by_symbol: bool
+) -> np.ndarray:
+    """Write `rows` into `slab`, which changes in place, by either of the two ops."""
+    graph = Graph()
+    dtype = DType(slab.dtype.name)
+    target = graph.const("slab", ConstRole.SLAB, slab.shape, dtype)
+    source, _ = const(graph, rows)
+    if by_symbol:
+        at, n = SymId("start"), SymId("count")
+        written = target.apply(WriteSlice(at, n), source)
+        return run(context, written, (source, rows), slabs={target: slab}, env={at: start, n: count})
+    at, n = const(graph, np.array(start, np.int64)), const(graph, np.array(count, np.int64))
+    written = target.apply(WriteSliceDevice(), source, at[0], n[0])
+    return run(context, written, (source, rows), at, n, slabs={target: slab})
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("by_symbol", [False, True])
+def test_a_write_touches_its_rows_alone(context: InferenceContext, dtype: type, by_symbol: bool) -> None:
+    before = RNG.standard_normal((1, 2, 8, 3)).astype(dtype)
+    rows = RNG.standard_normal((4, 2, 3)).astype(np.float32)
+    slab = before.copy()
+    after = write_rows(context, slab, rows, 3, 2, by_symbol)
+    expected = before.copy()
+    for row in range(2):  # rows ≥ count are never written
+        expected[0, :, 3 + row] = rows[row].astype(dtype)
+    np.testing.assert_array_equal(slab, expected)
+    np.testing.assert_array_equal(after, expected)
+
+
+@pytest.mark.parametrize("by_symbol", [False, True])
+@pytest.mark.parametrize(("start", "count"), [(7, 2), (-1, 1), (9, 1), (0, 5), (2, -1)])
+def test_a_write_out_of_range_writes_nothing(
+    context: InferenceContext, start: int, count: int, by_symbol: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check() -> None:
+        slab = np.zeros((1, 2, 8, 3), np.float32)
+        with pytest.raises(IndexOutOfRange):
+            write_rows(context, slab, np.ones((4, 2, 3), np.float32), start, count, by_symbol)
+        assert not slab.any()
+
+    goes_red(monkeypatch, kernels, "check_span", nothing, check)
+
+
+def test_a_gather_out_of_range_is_refused(
+    context: InferenceContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check() -> None:
+        for row in (-1, 3):
+            graph = Graph()
+            table, rows = const(graph, A), const(graph, np.array([0, row], np.int64))
+            with pytest.raises(IndexOutOfRange, match=str(row)):
+                run(context, table[0].gather(rows[0]), table, rows)
+
+    goes_red(monkeypatch, kernels, "check_rows", lambda op, rows, size: rows, check)
+
+
+def test_a_prefix_past_the_end_is_refused(context: InferenceContext) -> None:
+    graph, n = Graph(), SymId("n")
+    table = const(graph, A)
+    with pytest.raises(IndexOutOfRange):
+        run(context, table[0].apply(ReadPrefix(n)), table, env={n: 4})
+
+
+def test_storage_moves_and_copies() -> None:
+    device = ReferenceDevice(3)
+    uploaded = device.upload(A, DType.F32)
+    assert uploaded.location == Location("reference", 3)
+    assert uploaded.nbytes == A.nbytes
+    target = device.allocate(A.size, DType.F32, uploaded.encoding)
+    assert not device.download(target, A.shape).any()
+    device.copy(uploaded, target)
+    down = device.download(target, A.shape)
+    down[:] = 0  # the caller's own
+    np.testing.assert_array_equal(device.download(target, A.shape), A)
+    with pytest.raises(TypeError):
+        device.upload(A.astype(np.float64), DType.F32)
+    assert storage(A).bundling == ("values",)
