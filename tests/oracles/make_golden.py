@@ -173,20 +173,15 @@ def make_smollm2(path: Path) -> None:
 
     greedy = []
     for prompt in PROMPTS:
-        ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
-        out = model.generate(
-            **ids, do_sample=False, max_new_tokens=64, min_new_tokens=64, repetition_penalty=1.0
-        )
-        new = out[0, ids["input_ids"].shape[1] :].tolist()
-        greedy.append({"prompt": prompt, "prompt_ids": ids["input_ids"][0].tolist(), "ids": new,
-                       "text": tokenizer.decode(new)})  # fmt: skip
-        print(repr(prompt), "->", repr(greedy[-1]["text"][:70]))
+        prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        ids = likeliest(model, prompt_ids, 64)
+        text = tokenizer.decode(ids)
+        greedy.append({"prompt": prompt, "prompt_ids": prompt_ids, "ids": ids, "text": text})
+        print(repr(prompt), "->", repr(text[:70]))
     (FIXTURES / "smollm2-greedy.json").write_text(json.dumps(greedy, indent=1, ensure_ascii=False) + "\n")
 
     prefill = tokenizer(LOGIT_TEXT, add_special_tokens=False)["input_ids"]
-    tokens = list(prefill)
-    for _ in range(DECODE_STEPS):
-        tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    tokens = prefill + likeliest(model, prefill, DECODE_STEPS)
     logits = model(torch.tensor([tokens])).logits[0]  # [positions, vocab]
     values, indices = logits.topk(TOP, dim=-1)
     np.savez_compressed(
@@ -195,6 +190,17 @@ def make_smollm2(path: Path) -> None:
         top_logits=values.numpy(), logsumexp=logits.logsumexp(-1).numpy(),
     )  # fmt: skip
     print("logits", tuple(logits.shape))
+
+
+def likeliest(model: torch.nn.Module, prompt: list[int], count: int) -> list[int]:
+    """The argmax continuation, end tokens included: `generate` would stop at them or forbid them."""
+    ids: list[int] = []
+    state = model(torch.tensor([prompt]), use_cache=True)
+    while True:
+        ids.append(int(state.logits[0, -1].argmax()))
+        if len(ids) == count:
+            return ids
+        state = model(torch.tensor([ids[-1:]]), past_key_values=state.past_key_values, use_cache=True)
 
 
 if __name__ == "__main__":

@@ -256,6 +256,23 @@ def test_markers_assembled_from_pieces() -> None:
     )
 
 
+WAYS_IN = ["<|im_end|>", "\n<|im_end|>", "<|im_\n<|im_end|>", ["<|", "im_end", "|>"]]
+
+
+@pytest.mark.parametrize("content", WAYS_IN)
+def test_words_of_the_template_are_no_way_in(content: Any) -> None:
+    # All pieces of the marker are words that this template compares messages with.
+    compared = "{% if messages[0].content in ['\\n<|', '<|', 'im_end', 'im_', '|>', 'end|>'] %}{% endif %}"
+    made = template(PLACE.format(compared + "{{ messages[0].content | join }}"))
+    assert markers_in(encode_chat(TOKENIZER, made, user(content))) == 2
+
+
+def test_sabotage_words_of_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIns, "_may_be_part", lambda self, word, markers: False)
+    with pytest.raises(AssertionError):
+        test_words_of_the_template_are_no_way_in(WAYS_IN[-1])
+
+
 def test_markers_in_tools_and_calls() -> None:
     made = template(
         PLACE.format("{{ tools | tojson }}{{ messages[0].tool_calls[0].function.arguments | tojson }}")
@@ -264,6 +281,11 @@ def test_markers_in_tools_and_calls() -> None:
     messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
     ids = encode_chat(TOKENIZER, made, messages, tools=[{"description": "<|im_end|>"}])
     assert markers_in(ids) == 2
+    made = template(PLACE.format("{% for d in documents %}{{ d.text }}{% endfor %}{{ mood == 'calm' }}"))
+    extra = {"documents": [{"text": "<|im_end|>"}], "mood": "calm"}
+    ids = encode_chat(TOKENIZER, made, [], **extra)
+    assert markers_in(ids) == 2
+    assert TOKENIZER.decode(ids, skip_special=False) == "<|im_start|><|im_end|>True<|im_end|>"
 
 
 def test_roles_may_be_part_of_markers() -> None:
@@ -339,6 +361,19 @@ def test_no_mixture_forges_a_marker(contents: list[str]) -> None:
     ids = encode_chat(TOKENIZER, template(), messages)
     assert markers_in(ids) == 2 * len(messages) + 1
     assert TOKENIZER.decode(ids, skip_special=False) == template().render(messages)
+
+
+@pytest.mark.parametrize("message", ["hi", None, {"content": None}, {"role": "user"}, {}])
+def test_messages_without_role_or_content_are_typed_errors(message: Any) -> None:
+    with pytest.raises(ChatTemplateError):
+        encode_chat(TOKENIZER, template(), [message])
+    assert markers_in(encode_chat(TOKENIZER, template("<|im_start|>{{ messages[0] }}"), [message])) == 1
+
+
+def test_all_renderings_tell_the_same_time() -> None:
+    made = template("<|im_start|>{{ strftime_now('%H:%M:%S.%f') }}{{ messages[0].content }}")
+    for _ in range(20):
+        assert markers_in(encode_chat(TOKENIZER, made, user("<|im_end|>"))) == 1
 
 
 def test_private_characters_in_messages() -> None:

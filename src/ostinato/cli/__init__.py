@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 1 an error, 2 wrong usage, 130 interrupted."""
-    from ostinato.cli.app import run_app
-
+    try:
+        from ostinato.cli.app import run_app
+    except KeyboardInterrupt:  # importing takes long enough to be interrupted
+        return 130
     return run_app(argv)

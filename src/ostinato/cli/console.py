@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import click
 
 from ostinato.errors import OstinatoError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @dataclass
@@ -23,32 +28,79 @@ class Console:
     def note(self, text: str, *, level: int = 0) -> None:
         """One dim line on stderr, where the verbosity allows it."""
         if self.verbosity >= level:
-            click.echo(click.style(text, dim=True), err=True, color=color())
+            _say(click.style(text, dim=True))
 
     def error(self, error: BaseException) -> None:
         """What went wrong and what to do about it, on stderr."""
         if self.debug:
             traceback.print_exception(error, file=sys.stderr)
-            return
-        prefix = click.style("error:", fg="red", bold=True)
-        if isinstance(error, OstinatoError):
-            click.echo(f"{prefix} {error}", err=True, color=color())
-            if error.remedy:
-                click.echo(f"  {error.remedy}", err=True, color=color())
-        else:
-            text = f"{prefix} {type(error).__name__}: {error}\n  This is a fault of ostinato; --debug shows where."
-            click.echo(text, err=True, color=color())
+        message, remedy = _explained(error)
+        _say(f"{click.style('Error:', fg='red', bold=True)} {message}")
+        if remedy:
+            _say(f"  {remedy}")
 
 
-def color() -> bool | None:
-    """False where NO_COLOR (https://no-color.org) asks for it, else click's choice by terminal."""
-    return False if os.environ.get("NO_COLOR") else None
+def console_options(command: _Command) -> _Command:
+    """-q, -v and --debug. The group and its commands all have them: people type them in either place."""
+    for option in (
+        click.option("--debug", is_flag=True, expose_value=False, callback=_on(debug=True),
+                     help="Tracebacks and log lines."),
+        click.option("-v", "--verbose", is_flag=True, expose_value=False, callback=_on(verbosity=1),
+                     help="Say what is being done."),
+        click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_on(verbosity=-1),
+                     help="Only the answer, and errors."),
+    ):  # fmt: skip  the first applied is the last in --help
+        command = option(command)
+    return command
 
 
-def log_to_stderr() -> None:
+def prepare_stdout() -> None:
+    """Whatever the locale, an answer comes out as UTF-8; where there is no stdout, nowhere."""
+    if sys.stdout is None:  # the shell's >&-
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  it lives as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+
+
+def abandon_stdout() -> None:
+    """Let what stdout can't take go nowhere, so that the flush at exit stays silent."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _on(**changes: Any) -> Callable[[click.Context, click.Parameter, bool], None]:
+    """A flag that, where it stands, changes the Console; where it doesn't, leaves what was said before."""
+
+    def callback(context: click.Context, param: click.Parameter, given: bool) -> None:
+        if given:
+            console = context.ensure_object(Console)
+            for name, value in changes.items():
+                setattr(console, name, value)
+            if console.debug:
+                _log_to_stderr()
+
+    return callback
+
+
+def _explained(error: BaseException) -> tuple[str, str]:
+    """(what happened, what to do about it)."""
+    if isinstance(error, OstinatoError):
+        return str(error), error.remedy
+    if isinstance(error, OSError):  # the machine's word: a full disk, a file that may not be read
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror or error}", ""
+    return f"{type(error).__name__}: {error}", "This is a fault of ostinato; --debug shows where."
+
+
+def _say(text: str) -> None:
+    # NO_COLOR (https://no-color.org); otherwise click goes by the terminal.
+    click.echo(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def _log_to_stderr() -> None:
     """Show the library's log lines."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     logger = logging.getLogger("ostinato")
-    logger.addHandler(handler)
+    if not any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers):
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

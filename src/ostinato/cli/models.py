@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from ostinato.cli.console import Console
+from ostinato.cli.console import Console, console_options
 from ostinato.cli.run import complete_model
 from ostinato.hub.aliases import ALIASES
 
 
 @click.group()
+@console_options
 def models() -> None:
     """List, fetch, remove and look into models."""
 
@@ -22,6 +23,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
 @models.command("list")
 @as_json
+@console_options
 def list_(as_json: bool) -> None:
     """The short names, and what is in the cache."""
     from ostinato import hub
@@ -46,6 +48,7 @@ def list_(as_json: bool) -> None:
 
 @models.command()
 @click.argument("model", shell_complete=complete_model)
+@console_options
 @click.pass_obj
 def pull(console: Console, model: str) -> None:
     """Fetch a model by its short name, and print where it lies."""
@@ -56,6 +59,7 @@ def pull(console: Console, model: str) -> None:
 
 @models.command()
 @click.argument("model", shell_complete=complete_model)
+@console_options
 @click.pass_obj
 def rm(console: Console, model: str) -> None:
     """Remove a model from the cache."""
@@ -68,6 +72,7 @@ def rm(console: Console, model: str) -> None:
 @models.command()
 @click.argument("model", shell_complete=complete_model)
 @as_json
+@console_options
 @click.pass_obj
 def inspect(console: Console, model: str, as_json: bool) -> None:
     """What a model file says about itself."""
@@ -95,9 +100,8 @@ def inspect(console: Console, model: str, as_json: bool) -> None:
     for label, value in rows:
         click.echo(f"{label + ':':<14} {'unknown' if value is None else value}")
     for use in report.encodings:
-        click.echo(
-            f"  {use.name:<8} {use.tensors:>5} tensors {use.parameters:>14,} parameters {use.bytes:>14,} bytes"
-        )
+        counts = f"{use.tensors:>5} tensors {use.parameters:>14,} parameters {use.bytes:>14,} bytes"
+        click.echo(f"  {use.name:<8} {counts}")
     if report.chat_template is None:
         click.echo("chat template: none")
     else:

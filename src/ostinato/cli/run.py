@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from ostinato.cli.console import Console
+from ostinato.cli.console import Console, console_options
 from ostinato.hub.aliases import ALIASES, DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def complete_model(context: click.Context, param: click.Parameter, incomplete: s
 
 
 @click.command()
-@click.argument("prompt", required=False)
+@click.argument("prompt", nargs=-1, metavar="[PROMPT | -]")
 @click.option("-m", "--model", shell_complete=complete_model, default=DEFAULT_MODEL, show_default=True,
               help="A .gguf file, or a short name (see 'ostinato models list').")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Continue the text as it stands: no chat template.")
@@ -39,13 +39,15 @@ def complete_model(context: click.Context, param: click.Parameter, incomplete: s
 @click.option("--seed", type=click.IntRange(min=0), metavar="S", help="The same seed draws the same tokens.")
 @click.option("--device", metavar="D", help="KIND or KIND:ORDINAL.")
 @click.option("--context", type=click.IntRange(min=1), metavar="N",
-              help="Positions of the KV cache; by default what the model was trained for, at most 8192.")  # fmt: skip
+              help="Tokens of prompt and answer; by default what the model was trained for, at most 8192.",
+              )  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.")
 @click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), help="Element type of the KV cache.")
+@console_options
 @click.pass_obj
 def run(
     console: Console,
-    prompt: str | None,
+    prompt: tuple[str, ...],
     model: str,
     raw: bool,
     system: str | None,
@@ -71,8 +73,14 @@ def run(
         model, device=device, context=context, kv_dtype=kv_dtype, threads=threads,
         progress=console.verbosity >= 0,
     )  # fmt: skip
-    location = llm.inference.location
-    console.note(f"{llm.file.path} ({llm.file.source}) on {location}, context {llm.context}", level=1)
+    console.note(
+        f"{llm.file.path} ({llm.file.source}) on {llm.inference.location}, context {llm.context}", level=1
+    )
+    if llm.context > llm.trained_context:
+        console.note(
+            f"a context of {llm.context} is more than the {llm.trained_context} the model was trained for: "
+            "answers get worse beyond that"
+        )
     if raw or not llm.has_chat_template:
         if system is not None:
             raise click.UsageError("this model has no chat template and so no place for --system.")
@@ -84,10 +92,13 @@ def run(
     return _print(console, generation)
 
 
-def _read_prompt(prompt: str | None) -> str:
+def _read_prompt(words: tuple[str, ...]) -> str:
     """PROMPT and stdin, joined when both are there; raises UsageError when neither is."""
+    if len(words) > 1:
+        raise click.UsageError(f"put the prompt in quotes: it came as {len(words)} words.")
+    prompt = "".join(words)
     piped = "" if sys.stdin is None or (sys.stdin.isatty() and prompt != "-") else _stdin()
-    parts = [part for part in ("" if prompt == "-" else prompt or "", piped) if part]
+    parts = [part for part in ("" if prompt == "-" else prompt, piped) if part]
     if not parts:
         raise click.UsageError("give a PROMPT, or pipe text to stdin.")
     return "\n\n".join(parts)
@@ -95,26 +106,24 @@ def _read_prompt(prompt: str | None) -> str:
 
 def _stdin() -> str:
     # Bytes that are no UTF-8 become U+FFFD: a prompt from a strange file is no reason to fail.
-    return click.get_binary_stream("stdin").read().decode("utf-8", "replace").removesuffix("\n")
+    return sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
 
 
 def _print(console: Console, generation: Generation) -> int:
     """Stream the answer to stdout, then the quiet line to stderr."""
-    out = click.get_text_stream("stdout", encoding="utf-8", errors="replace")
-    interrupted = False
-    ends_line = True
+    code, last = 0, "\n"
     try:
-        for piece in generation:
-            out.write(piece)
-            out.flush()
-            ends_line = piece.endswith("\n")
+        for last in generation:
+            sys.stdout.write(last)
+            sys.stdout.flush()
     except KeyboardInterrupt:
-        interrupted = True
-    if not ends_line:
-        out.write("\n")
-        out.flush()
+        code = 130  # and what was generated so far is kept
+    finally:
+        if not last.endswith("\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
     console.note(summary(generation.receipt))
-    return 130 if interrupted else 0
+    return code
 
 
 def summary(receipt: Receipt) -> str:
@@ -122,8 +131,9 @@ def summary(receipt: Receipt) -> str:
     parts = [
         f"{receipt.prompt_tokens} prompt tokens",
         f"{receipt.tokens} generated ({receipt.finish_reason})",
-        f"first after {receipt.seconds_to_first:.2f} s",
     ]
+    if receipt.seconds_to_first:  # not where Ctrl-C came before the first
+        parts.append(f"first after {receipt.seconds_to_first:.2f} s")
     if receipt.seed is not None:
         parts.append(f"seed {receipt.seed}")
     parts.append(f"{receipt.tokens_per_second:.1f} tok/s")

@@ -54,7 +54,7 @@ class Conversation:
             self._running.close()
 
     def _keep_prefix(self, ids: list[int]) -> KvCache:
-        """The cache, cut to what it shares with `ids`; at least one of these is left to run, for its logits."""
+        """The cache, cut to what it shares with `ids`; at least the last of these is left to run."""
         if self._cache is None:
             self._cache = self._llm.new_cache()
         shared = common_prefix(self._held, ids[:-1])

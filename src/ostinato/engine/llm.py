@@ -64,9 +64,9 @@ class Generation(Iterator[str]):
 class LLM:
     """A model file, its tokenizer and a device.
 
-    model: a path to a `.gguf` file or a short alias. context: positions of the KV cache, by default what the
-    model was trained for, at most 8192. kv_dtype: "f16" or "f32". threads: CPU threads, by default the physical
-    cores that this process may use.
+    model: a path to a `.gguf` file or a short alias. context: positions of the KV cache, by default what
+    the model was trained for, at most 8192. kv_dtype: "f16" or "f32". threads: CPU threads, by default the
+    physical cores that this process may use.
 
     Raises what `hub.resolve` and `load_model` raise, InvalidSetting, NoDevice, NotEnoughMemory.
     """
@@ -116,9 +116,10 @@ class LLM:
         return KvCache.allocate(self.model, self.inference, self.context, self.kv_dtype)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """The token ids of a conversation up to the assistant's turn; raises NoChatTemplate, ChatTemplateError.
+        """The token ids of a conversation up to the assistant's turn.
 
-        Text inside messages never becomes a control token, whatever it spells.
+        Text inside messages never becomes a control token, whatever it spells. Raises NoChatTemplate,
+        ChatTemplateError.
         """
         if not self._template_source:
             raise NoChatTemplate(str(self.file.reference))

@@ -45,8 +45,8 @@ def generate_tokens(
     end_ids: Container[int],
     receipt: Receipt,
 ) -> Generator[int]:
-    """Run the prompt in chunks after what the cache holds, then yield tokens until the model ends, `max_tokens`
-    are out or the cache is full. The last token yielded is not in the cache yet.
+    """Run the prompt in chunks after what the cache holds, then yield tokens until the model ends,
+    `max_tokens` are out or the cache is full. The last token yielded is not in the cache yet.
 
     An end token is not yielded. The iterator may be dropped at any point: the cache stays whole. What
     `check_prompt` raises, and CacheMismatch, comes at once; the first step runs with the first `next`.

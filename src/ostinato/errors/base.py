@@ -41,10 +41,8 @@ class OstinatoError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own reduction replays positional args and so loses keyword fields.
-        return _rebuild, (type(self), dict(self.__dict__))
+        return _rebuild, (type(self), self.fields()), dict(self.__dict__)
 
 
-def _rebuild(cls: type[OstinatoError], state: dict[str, Any]) -> OstinatoError:
-    error = cls.__new__(cls)
-    error.__dict__.update(state)
-    return error
+def _rebuild(cls: type[OstinatoError], fields: dict[str, Any]) -> OstinatoError:
+    return cls(**fields)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
+from numbers import Integral
+from types import UnionType
 from typing import Any
 
 from ostinato.errors.generate import InvalidSetting
@@ -13,7 +14,7 @@ from ostinato.errors.generate import InvalidSetting
 
 def check_number(field: str, value: Any, expected: str, *, low: float, high: float) -> None:
     """Raises InvalidSetting unless `value` is None or a number from `low` to `high`."""
-    if value is not None and not (_is(value, Real) and low <= value <= high):  # NaN is in no range
+    if value is not None and not (_is(value, int | float) and low <= value <= high):  # NaN is in no range
         raise InvalidSetting(field, expected, repr(value))
 
 
@@ -24,7 +25,7 @@ def check_count(field: str, value: Any, *, low: int = 1, high: int | None = None
         raise InvalidSetting(field, expected, repr(value))
 
 
-def _is(value: Any, kind: type) -> bool:
+def _is(value: Any, kind: type | UnionType) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

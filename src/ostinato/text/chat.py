@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ class ChatTemplate:
         from ostinato.text.template_sandbox import TemplateEnvironment
 
         try:
-            environment = TemplateEnvironment(len(source))
+            environment = TemplateEnvironment(len(source), datetime.datetime.now())
             tree = environment.parse(source)
             self._words, self._looked_for = _words(tree)
             self._code = environment.compile(tree)
@@ -81,7 +82,7 @@ class ChatTemplate:
             ChatTemplateError: the template refused the conversation or broke a limit.
         """
         variables = {**extra, "add_generation_prompt": add_generation_prompt}
-        return self._render(messages, tools, variables)
+        return self._render(messages, tools, variables, datetime.datetime.now())
 
     def render_tracked(
         self,
@@ -92,7 +93,7 @@ class ChatTemplate:
         tools: Sequence[Any] | None = None,
         **extra: Any,
     ) -> RenderedChat:
-        """The conversation as text, and which of its characters came from messages and tools.
+        """The conversation as text, and which of its characters came from messages, tools and `extra`.
 
         Only characters that `markers` are made of are told apart, the others being harmless.
 
@@ -107,16 +108,17 @@ class ChatTemplate:
             markers: the texts that are tokens in the template and must be plain text in messages.
             add_generation_prompt: see `render`.
             tools: see `render`.
-            **extra: see `render`; trusted.
+            **extra: see `render`.
 
         Raises:
             ChatTemplateError: as `render`, and where provenance can't be told.
         """
-        variables = {**extra, "add_generation_prompt": add_generation_prompt}
-        messages, tools = map_leaves(messages, without_surrogates), map_leaves(tools, without_surrogates)
-        text = self._render(messages, tools, variables)
+        messages, tools, extra = map_leaves((list(messages), tools, extra), without_surrogates)
+        extra["add_generation_prompt"] = add_generation_prompt
+        now = datetime.datetime.now()  # one for all renderings, which must not differ in it
+        text = self._render(messages, tools, extra, now)
         try:
-            stand_ins = StandIns(markers, [self.source, text, *leaves(messages), *leaves(tools)])
+            stand_ins = StandIns(markers, [self.source, text, *leaves((messages, tools, extra))])
         except ValueError as error:
             raise ChatTemplateError("can't tell its markers from the messages", str(error)) from None
         known = self._looked_for & stand_ins.markers
@@ -129,11 +131,11 @@ class ChatTemplate:
             (sparing, stand_ins.hide_markers),
         ):
             hidden_messages = [
-                map_leaves(message, said if message.get("role") == "assistant" else other)
-                for message in messages
+                map_leaves(message, said if _role(message) == "assistant" else other) for message in messages
             ]
+            hidden_tools, hidden_extra = map_leaves((tools, extra), other)
             try:
-                hidden = self._render(hidden_messages, map_leaves(tools, other), variables)
+                hidden = self._render(hidden_messages, hidden_tools, hidden_extra, now)
             except ChatTemplateError:
                 continue
             if stand_ins.show(hidden) == text:
@@ -143,20 +145,19 @@ class ChatTemplate:
             "a message holds the text of a special token, and the template changes messages that do",
         )
 
-    def _render(self, messages: Any, tools: Any, variables: dict[str, Any]) -> str:
+    def _render(self, messages: Any, tools: Any, extra: Mapping[str, Any], now: datetime.datetime) -> str:
         import jinja2
 
         from ostinato.text.template_sandbox import TemplateEnvironment
 
         # A fresh environment a rendering: it meters that rendering, and nothing leaks into the next.
-        environment = TemplateEnvironment(len(self.source))
+        environment = TemplateEnvironment(len(self.source), now)
+        variables = {**self._tokens, **extra, "messages": messages, "tools": tools}
         pieces: list[str] = []
         size = 0
         try:
             template = jinja2.Template.from_code(environment, self._code, environment.make_globals(None))
-            for piece in template.generate(
-                {**self._tokens, **variables, "messages": messages, "tools": tools}
-            ):
+            for piece in template.generate(variables):
                 size += len(piece)
                 if size > MAX_PROMPT:
                     raise ChatTemplateError(f"a prompt of more than {MAX_PROMPT} characters")
@@ -225,6 +226,10 @@ def _words(tree: jinja2.nodes.Template) -> tuple[set[str], set[str]]:
     return strings(tree.find_all(nodes.Const)), looked_for
 
 
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, Mapping) else None
+
+
 def _refusal(error: Exception, messages: Any) -> ChatTemplateError:
     import jinja2
 
@@ -235,7 +240,7 @@ def _refusal(error: Exception, messages: Any) -> ChatTemplateError:
     if isinstance(error, RecursionError | MemoryError | OverflowError):
         return ChatTemplateError("it does too much work", _detail(error))
     if isinstance(error, jinja2.TemplateError):
-        system = any(isinstance(m, Mapping) and m.get("role") == "system" for m in messages)
+        system = any(_role(message) == "system" for message in messages)
         return ChatTemplateError("refused the conversation", _detail(error), system_message=system)
     return ChatTemplateError("failed", _detail(error))
 

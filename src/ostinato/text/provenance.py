@@ -71,32 +71,40 @@ class StandIns:
         self._private = {char: chr(first + index) for index, char in enumerate(alphabet)}
         self._public = {ord(private): char for char, private in self._private.items()}
         self._exchange = str.maketrans(self._private)
+        self._firsts = {marker[0] for marker in self._markers}
+        self._lasts = {marker[-1] for marker in self._markers}
         self._whole = re.compile("|".join(map(re.escape, self._markers)) or r"(?!)")
 
     def hide_all(self, words: Iterable[str], known: Iterable[str] = ()) -> Callable[[str], str]:
-        """Exchanges every character, but for whole `words`, by which the template tells things apart.
+        """Exchanges every character, but for `words`, by which the template tells things apart.
 
-        A marker is exchanged even where it is such a word, unless it is `known` too.
+        Of these only the ones that can't be part of a marker are left, in whatever surroundings; and of
+        the markers, those that are `known`.
         """
-        known = set(known)
-        markers = [marker for marker in self._markers if marker not in known]
-        kept = {word for word in words if not self._whole.search(word)} | known
+        known = frozenset(known)
+        others = "\0" + "\0".join(self.markers - known) + "\0"
+        kept = [word for word in {*words, *known} if not self._may_be_part(word, others)]
         if not kept:
             return lambda text: text.translate(self._exchange)
-        longest_first = sorted(kept, key=len, reverse=True)
-        pattern = re.compile(
-            "|".join([*map(re.escape, markers), f"({'|'.join(map(re.escape, longest_first))})"])
-        )
+        pattern = re.compile("|".join(map(re.escape, sorted(kept, key=len, reverse=True))))
 
         def change(text: str) -> str:
             pieces, start = [], 0
             for match in pattern.finditer(text):
-                if match[1] is not None:
-                    pieces += [text[start : match.start()].translate(self._exchange), match[1]]
-                    start = match.end()
+                pieces += [text[start : match.start()].translate(self._exchange), match[0]]
+                start = match.end()
             return "".join([*pieces, text[start:].translate(self._exchange)])
 
         return change
+
+    def _may_be_part(self, word: str, markers: str) -> bool:
+        """Whether some marker can overlap the word; `markers` has them all with "\\0" around each."""
+        return (
+            word in markers
+            or any(match[0] != word for match in self._whole.finditer(word))
+            or any(char in self._firsts and f"\0{word[n:]}" in markers for n, char in enumerate(word))
+            or any(char in self._lasts and f"{word[: n + 1]}\0" in markers for n, char in enumerate(word))
+        )
 
     def hide_markers(self, text: str, known: Container[str] = ()) -> str:
         """Exchanges only whole markers, and what could become one together with what stands beside it.

@@ -60,11 +60,12 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     Args:
         source_size: characters of the template's source, which one call of a macro may write.
+        now: the time that `strftime_now` tells.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self, source_size: int) -> None:
+    def __init__(self, source_size: int, now: datetime.datetime) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -80,7 +81,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.filters["_turns"] = self._turns
         self.filters["_checked"] = _checked
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        self.globals["strftime_now"] = now.strftime
         self.globals.pop("lipsum", None)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -188,10 +189,6 @@ def _tojson(
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.datetime.now().strftime(format)
 
 
 def _check_size(size: int) -> None:
