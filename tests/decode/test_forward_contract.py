@@ -210,7 +210,9 @@ def test_the_same_graph_at_every_position(tiny: Model, path: WritePath) -> None:
     symbols = {dim for node in first.graph for dim in node.shape if isinstance(dim, SymId)}
     assert symbols == {ROWS, OUT_ROWS}
     bound = set(step_env(path, 5, 1, 1))
-    assert bound == {ROWS, OUT_ROWS} | ({CACHED_LEN, COUNT, ATTENDED_LEN} if path is WritePath.SYMBOLIC else set())
+    assert bound == {ROWS, OUT_ROWS} | (
+        {CACHED_LEN, COUNT, ATTENDED_LEN} if path is WritePath.SYMBOLIC else set()
+    )
     assert (first.start is None) == (path is WritePath.SYMBOLIC)
 
 

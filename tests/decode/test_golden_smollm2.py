@@ -45,7 +45,9 @@ def test_logits(smollm2: Model, context: InferenceContext, fixtures: Path) -> No
 
 
 @pytest.mark.parametrize("case", GREEDY, ids=[case["prompt"][:24] for case in GREEDY])
-def test_greedy_text(smollm2: Model, context: InferenceContext, smollm2_path: Path, case: dict[str, object]) -> None:
+def test_greedy_text(
+    smollm2: Model, context: InferenceContext, smollm2_path: Path, case: dict[str, object]
+) -> None:
     """64 tokens, each equal."""
     with GgufFile.open(smollm2_path) as file:
         tokenizer = Tokenizer.from_gguf(file.metadata)

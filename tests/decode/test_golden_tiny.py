@@ -1,5 +1,5 @@
-"""Tiny random Llamas against transformers in float32: grouped heads, tied head, llama3 and linear rope scaling,
-sliding window, biases; both write paths; in one call, in pieces, token by token."""
+"""Tiny random Llamas against transformers in float32: grouped heads, tied head, llama3 and linear rope
+scaling, sliding window, biases; both write paths; in one call, in pieces, token by token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from ostinato.runtime.context import InferenceContext
 from ostinato.runtime.registry import Registry
 
 NAMES = ("grouped", "tied", "llama3", "linear", "window", "bias")
-PIECES = {"one call": [40], "uneven": [1, 7, 2, 13, 9, 8], "token by token": [1] * 40, "prefill, decode": [32] + [1] * 8}
+PIECES = {
+    "one call": [40],
+    "uneven": [1, 7, 2, 13, 9, 8],
+    "token by token": [1] * 40,
+    "prefill, decode": [32] + [1] * 8,
+}
 
 
 @pytest.mark.parametrize("path", WritePath)
@@ -48,7 +53,9 @@ def test_pieces_leave_the_same_cache(context: InferenceContext, fixtures: Path) 
         cache = KvCache.allocate(model, context, 40)
         for count in pieces:
             forward_with_kv_context(model, tokens[cache.length : cache.length + count], cache, context)
-        slabs.append([device.download(slab, (slab.nbytes // 4,)) for i in range(2) for slab in cache.slabs(i)])
+        slabs.append(
+            [device.download(slab, (slab.nbytes // 4,)) for i in range(2) for slab in cache.slabs(i)]
+        )
     for other in slabs[1:]:
         for mine, theirs in zip(slabs[0], other, strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-4, rtol=0)

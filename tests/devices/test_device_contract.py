@@ -47,7 +47,9 @@ class Case:
         self.slab = self.graph.const("slab", ConstRole.SLAB, (1, 1, 8, 4))
         y = self.x * self.w
         rows = y.reshape(ROWS, 1, 4)
-        self.start, self.count = (self.graph.const(n, ConstRole.DATA, (), DType.I64) for n in ("start", "count"))
+        self.start, self.count = (
+            self.graph.const(n, ConstRole.DATA, (), DType.I64) for n in ("start", "count")
+        )
         if by_symbol:
             self.slab.apply(WriteSlice(SymId("start"), ROWS), rows)
         else:
@@ -100,7 +102,10 @@ WRONG: dict[str, tuple[type[Exception], Callable[[Case], dict[str, object]]]] = 
         BindingMismatch,
         lambda c: {"slots": {c.w.id: replace(storage(np.ones(4, np.float32)), encoding=enc.Q8_0)}},
     ),
-    "location": (DeviceMismatch, lambda c: {"slots": {c.x.id: storage(np.ones(8, np.float32), "reference:1")}}),
+    "location": (
+        DeviceMismatch,
+        lambda c: {"slots": {c.x.id: storage(np.ones(8, np.float32), "reference:1")}},
+    ),
     "kind": (DeviceMismatch, lambda c: {"slots": {c.x.id: storage(np.ones(8, np.float32), "cpu:0")}}),
     "extent": (BindingMismatch, lambda c: {"slots": {c.slab.id: storage(np.ones(31, np.float32))}}),
     "output": (UnboundConst, lambda c: {"outputs": {c.y.id: None}}),
@@ -175,7 +180,9 @@ def test_a_capture_replays_with_new_values_at_fixed_addresses() -> None:
     captured = case.bind().freeze([case.x.id, case.start.id], SymEnv({ROWS: 2}))
     assert not isinstance(captured, CaptureRefusal)
     for start, value in ((0, 1.0), (4, 2.0)):
-        captured.replay({case.x.id: np.full((2, 4), value, np.float32), case.start.id: np.array(start)}).wait()
+        captured.replay(
+            {case.x.id: np.full((2, 4), value, np.float32), case.start.id: np.array(start)}
+        ).wait()
         assert case.out[1] == value
         assert case.arrays[case.slab.id].reshape(8, 4)[start, 1] == value
 
@@ -199,7 +206,9 @@ def test_packing_decodes_reorders_and_joins() -> None:
     np.testing.assert_array_equal(
         device.download(packed, (6, 4)), np.concatenate([values, values[[2, 0, 1]]])
     )
-    np.testing.assert_array_equal(device.download(device.pack(PackRecipe(("c",), "dense"), [bias]), (3,)), [8, 0, 4])
+    np.testing.assert_array_equal(
+        device.download(device.pack(PackRecipe(("c",), "dense"), [bias]), (3,)), [8, 0, 4]
+    )
     unknown = EncodedTensor("d", (1, 32), enc.Q5_0, np.zeros(22, np.uint8))
     with pytest.raises(NoKernel, match="Q5_0"):
         device.pack(PackRecipe(("d",), "dense"), [unknown])

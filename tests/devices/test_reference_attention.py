@@ -52,7 +52,11 @@ def naive(
 
 
 def attend(
-    context: InferenceContext, lengths: str, dtype: type, case: tuple[int, int, int | None, bool], poison: bool
+    context: InferenceContext,
+    lengths: str,
+    dtype: type,
+    case: tuple[int, int, int | None, bool],
+    poison: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     start, rows, window, masked = case
     rng = np.random.default_rng(2)

@@ -60,9 +60,17 @@ CASES: dict[str, tuple[Callable[..., Tensor], list[np.ndarray], np.ndarray]] = {
     "concat": (lambda a, b: a.concat([b], axis=-1), [A, B], np.hstack([A, B])),
     "gather": (lambda a, i: a.gather(i), [A, IDS], A[[2, 0, 2]]),
     "matmul": (lambda a, b: a @ b.transpose(1, 0), [A, B], np.einsum("ik,jk->ij", A, B)),
-    "iota": (lambda i, a: a.gather(i.apply(Iota(Operand(0)))).sum(0), [np.array(2, np.int64), A], A[:2].sum(0)[None]),
+    "iota": (
+        lambda i, a: a.gather(i.apply(Iota(Operand(0)))).sum(0),
+        [np.array(2, np.int64), A],
+        A[:2].sum(0)[None],
+    ),
     "scalar": (lambda a: a.graph.apply(Scalar(2.5, DType.F32)), [A], np.float32(2.5)),
-    "prefix": (lambda a, n: a.apply(ReadPrefix(Operand(1)), n).sum(0), [A, np.array(2, np.int64)], A[:2].sum(0)[None]),
+    "prefix": (
+        lambda a, n: a.apply(ReadPrefix(Operand(1)), n).sum(0),
+        [A, np.array(2, np.int64)],
+        A[:2].sum(0)[None],
+    ),
 }  # fmt: skip
 
 
@@ -138,9 +146,7 @@ def test_a_write_out_of_range_writes_nothing(
     goes_red(monkeypatch, kernels, "check_span", nothing, check)
 
 
-def test_a_gather_out_of_range_is_refused(
-    context: InferenceContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gather_out_of_range_is_refused(context: InferenceContext, monkeypatch: pytest.MonkeyPatch) -> None:
     def check() -> None:
         for row in (-1, 3):
             graph = Graph()

@@ -8,8 +8,22 @@ import traceback
 import pytest
 
 from ostinato.errors import ConflictingSymbol, DTypeMismatch, GraphMixed, ShapeMismatch, UnboundSymbol
-from ostinato.ir import ConstRole, DataDim, DType, Graph, Location, Operand, SymEnv, SymId, Tensor
-from ostinato.ir import embedding, linear, rms_norm, rope, swiglu
+from ostinato.ir import (
+    ConstRole,
+    DataDim,
+    DType,
+    Graph,
+    Location,
+    Operand,
+    SymEnv,
+    SymId,
+    Tensor,
+    embedding,
+    linear,
+    rms_norm,
+    rope,
+    swiglu,
+)
 from ostinato.ir.ops import COMPOSITES, PRIMITIVES
 from ostinato.ir.ops.attention import Attention
 from ostinato.ir.ops.const import Iota, Scalar
@@ -156,7 +170,7 @@ def test_a_write_takes_its_position_as_operands_or_in_the_op() -> None:
 def test_symbols_are_write_once() -> None:
     env = SymEnv({ROWS: 3})
     assert env.bind(ROWS, 3).resolve(ROWS) == 3
-    with pytest.raises(ConflictingSymbol, match="rows.*3.*4"):
+    with pytest.raises(ConflictingSymbol, match=r"rows.*3.*4"):
         env.bind(ROWS, 4)
     assert env[ROWS] == 3
     with pytest.raises(UnboundSymbol, match="n"):

@@ -15,8 +15,14 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, MistralConfig
-from transformers import MistralForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 PROMPTS = [
@@ -34,16 +40,25 @@ PROMPTS = [
 ]
 LOGIT_TEXT = (
     "The sea was calm that morning. An old fisherman walked down to the harbour with a lantern in his hand, "
-    '1234 steps from his door, and said: "Today the wind will turn."\n\nNobody believed him, naïve as they were.'
+    '1234 steps from his door, and said: "Today the wind will turn."\n\n'
+    "Nobody believed him, naïve as they were."
 )
 TOP = 64
 DECODE_STEPS = 8
 
-_BASE = dict(
-    vocab_size=260, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, tie_word_embeddings=False,
-    bos_token_id=None, eos_token_id=256,
-)  # fmt: skip
+_BASE = {
+    "vocab_size": 260,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+}
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 TINY = {
     "grouped": LlamaConfig(**_BASE, rope_parameters=_ROPE),
@@ -58,7 +73,7 @@ TINY = {
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 16,
         },
-    ),  # fmt: skip
+    ),
     "linear": LlamaConfig(**_BASE, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}),
     "window": MistralConfig(**_BASE, sliding_window=8, rope_parameters=_ROPE),
     "bias": LlamaConfig(**_BASE, attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters=_ROPE),

@@ -32,7 +32,9 @@ def topology(**changes: object) -> TopologySnapshot:
     return TopologySnapshot(7, MappingProxyType({R0: traits, R1: traits}))
 
 
-def plan(graph: Graph, *roots: Tensor, hints: dict[NodeId, Location] | None = None, **changes: object) -> OptimizedGraph:
+def plan(
+    graph: Graph, *roots: Tensor, hints: dict[NodeId, Location] | None = None, **changes: object
+) -> OptimizedGraph:
     return optimize(
         graph, [root.id for root in roots], topology(**changes), default=R0, bounds={ROWS: 4}, hints=hints
     )

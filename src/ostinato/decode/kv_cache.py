@@ -60,8 +60,8 @@ class KvCache:
         *,
         locations: Sequence[Location] | None = None,
     ) -> KvCache:
-        """Empty slabs for `capacity` positions of `model`, on the context's device or, with `locations`, on one
-        device a layer. Memory is touched only as positions are written."""
+        """Empty slabs for `capacity` positions, on the context's device or, with `locations`, on one device a
+        layer. Memory is touched only as positions are written."""
         if capacity < 1:
             raise CapacityExceeded(1, capacity)
         geometry = model.config.kv

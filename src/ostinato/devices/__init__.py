@@ -14,6 +14,8 @@ def register_defaults(threads: int | None = None) -> None:
     `threads` sets how many CPU threads they use; by default `OSTINATO_THREADS` or the physical cores that
     this process may use. Raises InvalidSetting for an OSTINATO_THREADS that is no number.
     """
+    from contextlib import suppress
+
     from ostinato.devices.reference import ReferenceDevice
     from ostinato.errors.device import DeviceAlreadyRegistered
     from ostinato.errors.generate import InvalidSetting
@@ -27,10 +29,8 @@ def register_defaults(threads: int | None = None) -> None:
             count = threads or cpu_threads()
         except ValueError as error:
             raise InvalidSetting("OSTINATO_THREADS", "an integer of at least 1", str(error)) from error
-        try:
+        with suppress(DeviceAlreadyRegistered):  # another thread was first
             registry.register(ReferenceDevice(threads=count))
-        except DeviceAlreadyRegistered:  # another thread was first
-            pass
     elif threads is not None:
         device = registry.device(reference)
         assert isinstance(device, ReferenceDevice)

@@ -50,7 +50,8 @@ class CacheMismatch(OstinatoError, ValueError):
     got: str
 
     def message(self) -> str:
-        return f"the KV cache was made for another geometry: {self.field} is {self.got}, the model has {self.expected}"
+        difference = f"{self.field} is {self.got}, the model has {self.expected}"
+        return f"the KV cache was made for another geometry: {difference}"
 
     @property
     def remedy(self) -> str:

@@ -59,7 +59,7 @@ class MissingTensors(OstinatoError, ValueError):
 
 @dataclass(eq=False)
 class UnexpectedTensors(OstinatoError, ValueError):
-    """The file holds tensors that the model's definition has no use for: running without them would be wrong."""
+    """The file holds tensors that the model's definition doesn't use: running without them would be wrong."""
 
     file: str
     tensors: tuple[str, ...]

@@ -52,7 +52,7 @@ class Graph:
         return self._nodes[node]
 
     def apply(self, op: Op, *inputs: Tensor) -> Tensor:
-        """Append `op` over `inputs`; raises ShapeMismatch, DTypeMismatch or GraphMixed and appends nothing."""
+        """Append `op` over `inputs`; raises ShapeMismatch, DTypeMismatch or GraphMixed, appending nothing."""
         for tensor in inputs:
             if tensor.graph is not self:
                 raise GraphMixed(op.name, self.id, tensor.graph.id)

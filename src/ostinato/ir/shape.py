@@ -1,7 +1,7 @@
 """Shapes, and the lengths and positions of slab ops.
 
-A dimension is a number, a symbol with one value a pass, or the value of a rank-0 node that is only
-known while the pass runs. Shapes compare by identity of their dimensions: `rows` equals `rows` and nothing else.
+A dimension is a number, a symbol with one value a pass, or the value of a rank-0 node that is only known
+while the pass runs. Shapes compare by identity of their dimensions: `rows` equals `rows` and nothing else.
 """
 
 from __future__ import annotations

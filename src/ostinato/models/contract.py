@@ -63,7 +63,7 @@ RowOrder = Callable[[], npt.NDArray[np.intp]]
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """One weight: its shape (row-major), its name in GGUF files, and the layer it belongs to (None: no layer).
+    """One weight: its shape (row-major), its name in GGUF files, and its layer (None: no layer's own).
 
     `gguf_rows` gives, where a GGUF file stores rows in another order than the model's definition, for each
     row of the definition the row of the file.

@@ -52,7 +52,7 @@ def _reader_location(draft: Draft, node: Node, default: Location) -> Location:
 
 
 def check_kernel(draft: Draft, node: Node, traits: Traits, location: Location) -> None:
-    """Raises NoKernel unless `location` runs the node's op on its dtype and on its weights' and slabs' encodings."""
+    """Raises NoKernel unless `location` has the op for this dtype and the weights' and slabs' encodings."""
     if isinstance(node.op, Const | Copy):
         return
     operands = (draft.nodes[i].op for i in node.inputs)
