@@ -47,6 +47,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], list[np.ndarray], np.ndarray]] = {
     "where selects": (lambda x: (x < 1.0).where(0.0, x), [INF_NAN], np.float32([np.nan, 0, np.inf, 0])),
     "neg": (lambda a: -a, [A], -A),
     "exp": (lambda a: a.exp(), [A], np.exp(A)),
+    "tanh": (lambda a: a.tanh(), [A], np.tanh(A)),
     "sqrt": (lambda a: (a * a).sqrt(), [A], np.abs(A)),
     "cast": (lambda a: a.cast(DType.F16).cast(DType.F32), [A], A.astype(np.float16).astype(np.float32)),
     "sum": (lambda a: a.sum(0), [A], A.astype(np.float64).sum(0, keepdims=True).astype(np.float32)),

@@ -19,6 +19,7 @@ from ostinato.ir import (
     SymId,
     Tensor,
     embedding,
+    layer_norm,
     linear,
     rms_norm,
     rope,
@@ -27,7 +28,7 @@ from ostinato.ir import (
 from ostinato.ir.ops import COMPOSITES, PRIMITIVES
 from ostinato.ir.ops.attention import Attention
 from ostinato.ir.ops.const import Iota, Scalar
-from ostinato.ir.ops.nn import Embedding, RmsNorm, Rope, Silu, Softmax, SwiGlu
+from ostinato.ir.ops.nn import Embedding, GeluTanh, LayerNorm, RmsNorm, Rope, Silu, Softmax, SwiGlu
 from ostinato.ir.ops.product import Linear
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice, WriteSliceDevice
 from ostinato.ir.shape import broadcast
@@ -58,6 +59,7 @@ WRONG = {
     "linear": lambda g: linear(data(g, ROWS, 3), data(g, 5, 4)),
     "linear bias": lambda g: linear(data(g, ROWS, 3), data(g, 5, 3), data(g, 3)),
     "norm": lambda g: rms_norm(data(g, ROWS, 3), data(g, 4), 1e-5),
+    "layer norm bias": lambda g: layer_norm(data(g, ROWS, 3), data(g, 3), data(g, 4), 1e-5),
     "embedding": lambda g: embedding(data(g, ROWS, 1, dtype=DType.I64), data(g, 9, 4)),
     "swiglu": lambda g: swiglu(data(g, ROWS, 3), data(g, ROWS, 4)),
     "rope too wide": lambda g: rope(data(g, ROWS, 2, 4), data(g, ROWS, 3), data(g, ROWS, 3)),
@@ -121,6 +123,8 @@ def composites(g: Graph) -> list[tuple[object, list[Tensor]]]:
     return [
         (Embedding(), [data(g, ROWS, dtype=DType.I64), data(g, 9, 4)]),
         (RmsNorm(1e-5), [data(g, ROWS, 4), data(g, 4)]),
+        (LayerNorm(1e-5), [data(g, ROWS, 4), data(g, 4), data(g, 4)]),
+        (GeluTanh(), [data(g, ROWS, 4)]),
         (Linear(), [data(g, ROWS, 3), data(g, 5, 3)]),
         (Linear(), [data(g, ROWS, 3), data(g, 5, 3), data(g, 5)]),
         (Rope(), [data(g, ROWS, 2, 6), data(g, ROWS, 2), data(g, ROWS, 2)]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from ostinato.ir.encoding import Encoding
 class EncodedTensor:
     """Name, logical shape (row-major), encoding, and the file's bytes.
 
-    `row_order` lists, for each row of the model's definition, the row of the file that holds it; None
-    is the file's own order. Blocks never cross rows, so reordering needs no decoding.
+    `row_order` lists, for each row of the model's definition, the row of the file's tensor that holds it
+    (of a vector: each element); None is all of them in order. Blocks never cross rows, so picking and
+    reordering rows needs no decoding.
     """
 
     name: str
@@ -34,8 +34,8 @@ class EncodedTensor:
         """Encoded rows in the model's order: uint8 `[rows, row_bytes]`; a vector counts as one row unless it
         is reordered."""
         if self.row_order is not None and len(self.shape) == 1:
-            elements = self.raw.reshape(self.shape[0], self.encoding.block_bytes)
+            elements = self.raw.reshape(-1, self.encoding.block_bytes)
             ordered: npt.NDArray[Any] = elements[self.row_order].reshape(1, -1)
             return ordered
-        rows = self.raw.reshape(prod(self.shape[:-1]), self.row_bytes)
+        rows = self.raw.reshape(-1, self.row_bytes)
         return rows if self.row_order is None else rows[self.row_order]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ostinato.ir.dtype import DType
 from ostinato.ir.encoding import Encoding
-from ostinato.ir.functional import embedding, linear, rms_norm, rope, swiglu
+from ostinato.ir.functional import embedding, gelu_tanh, layer_norm, linear, rms_norm, rope, swiglu
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.location import HOST, Location
 from ostinato.ir.op import Composite, Op, Primitive, Value
@@ -38,6 +38,8 @@ __all__ = [
     "Tensor",
     "Value",
     "embedding",
+    "gelu_tanh",
+    "layer_norm",
     "linear",
     "rms_norm",
     "rope",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ostinato.ir.ops.nn import Embedding, RmsNorm, Rope, SwiGlu
+from ostinato.ir.ops.nn import Embedding, GeluTanh, LayerNorm, RmsNorm, Rope, SwiGlu
 from ostinato.ir.ops.product import Linear
 from ostinato.ir.tensor import Tensor
 
@@ -22,9 +22,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x.apply(RmsNorm(eps), weight)
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """x `[..., dim]`, weight and bias `[dim]` → like x."""
+    return x.apply(LayerNorm(eps), weight, bias)
+
+
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x `[rows, heads, head_dim]`, cos and sin `[rows, rot/2]` → like x, pairs in half-split order."""
     return x.apply(Rope(), cos, sin)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU in its tanh approximation."""
+    return x.apply(GeluTanh())
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:

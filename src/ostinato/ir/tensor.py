@@ -84,6 +84,9 @@ class Tensor:
     def exp(self) -> Tensor:
         return self.apply(ew.Exp())
 
+    def tanh(self) -> Tensor:
+        return self.apply(ew.Tanh())
+
     def sqrt(self) -> Tensor:
         return self.apply(ew.Sqrt())
 

@@ -76,6 +76,7 @@ KERNELS: dict[type[Primitive], Kernel] = {
     elementwise.Where: _where,
     elementwise.Neg: lambda op, env, x: np.negative(x),
     elementwise.Exp: lambda op, env, x: np.exp(x),
+    elementwise.Tanh: lambda op, env, x: np.tanh(x),
     elementwise.Sqrt: lambda op, env, x: np.sqrt(x),
     elementwise.Cast: lambda op, env, x: x.astype(op.dtype.numpy),
     reduce.Sum: lambda op, env, x: x.sum(op.axis, dtype=np.float64, keepdims=True).astype(np.float32),

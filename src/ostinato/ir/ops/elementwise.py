@@ -116,6 +116,11 @@ class Exp(_Unary):
 
 
 @dataclass(frozen=True)
+class Tanh(_Unary):
+    """The hyperbolic tangent of x"""
+
+
+@dataclass(frozen=True)
 class Sqrt(_Unary):
     """The square root of x"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,49 @@ class RmsNorm(Composite):
         assert isinstance(dim, int)
         mean_square = (x * x).sum() / float(dim)  # [..., 1]
         return x / (mean_square + self.eps).sqrt() * weight
+
+
+@dataclass(frozen=True)
+class LayerNorm(Composite):
+    """(x - mean) / sqrt(variance + eps) · w + b (Ba et al. 2016, arXiv:1607.06450).
+
+    x `[..., dim]`, w and b `[dim]` → like x.
+    """
+
+    eps: float
+
+    def infer(self, *inputs: Node) -> Value:
+        self.require_inputs(inputs, 3)
+        x = inputs[0]
+        for node in inputs:
+            self.require_dtype(node, DType.F32)
+        self.require(len(x.shape) > 0 and isinstance(x.shape[-1], int), "[..., dim]", show(x.shape))
+        for vector in inputs[1:]:
+            self.require(vector.shape == x.shape[-1:], f"a vector {show(x.shape[-1:])}", show(vector.shape))
+        return Value(x.shape, DType.F32)
+
+    def decompose(self, *inputs: Tensor) -> Tensor:
+        x, weight, bias = inputs
+        dim = x.shape[-1]
+        assert isinstance(dim, int)
+        centred = x - x.sum() / float(dim)
+        variance = (centred * centred).sum() / float(dim)  # [..., 1]
+        return centred / (variance + self.eps).sqrt() * weight + bias
+
+
+@dataclass(frozen=True)
+class GeluTanh(Composite):
+    """x/2 · (1 + tanh(sqrt(2/pi) · (x + 0.044715 x³))) (Hendrycks & Gimpel 2016, arXiv:1606.08415)."""
+
+    def infer(self, *inputs: Node) -> Value:
+        self.require_inputs(inputs, 1)
+        self.require_dtype(inputs[0], DType.F32)
+        return Value(inputs[0].shape, DType.F32)
+
+    def decompose(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
+        return x * 0.5 * (inner.tanh() + 1.0)
 
 
 @dataclass(frozen=True)
