@@ -33,6 +33,12 @@ def test_logits(smollm2: Model, context: InferenceContext, fixtures: Path) -> No
     got = [forward_with_kv_context(smollm2, tokens[:prefill], cache, context, want=All())]
     got += [forward_with_kv_context(smollm2, [token], cache, context)[None] for token in tokens[prefill:]]
     logits = np.concatenate(got)
+    pieces = KvCache.allocate(smollm2, context, len(tokens))
+    again = []
+    for count in (17, 3, prefill - 20, 8):
+        part = tokens[pieces.length : pieces.length + count]
+        again.append(forward_with_kv_context(smollm2, part, pieces, context, want=All()))
+    np.testing.assert_allclose(np.concatenate(again), logits, atol=1e-4, rtol=0)
     top = np.take_along_axis(logits, golden["top_ids"].astype(np.int64), axis=1)
     assert np.abs(top - golden["top_logits"]).max() <= 2e-3
     peak = logits.max(1)
