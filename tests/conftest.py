@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from ostinato.devices import register_defaults
@@ -13,6 +14,10 @@ from ostinato.hub import resolve
 from ostinato.models.contract import Model
 from ostinato.models.loader import load_model
 from ostinato.runtime.context import InferenceContext
+
+# Speed is a benchmark's business: on a busy machine a slow example is no failure.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TINY_LLAMAS = ("grouped", "tied", "llama3", "linear", "window", "bias")

@@ -1,5 +1,5 @@
-"""Tiny random Llamas against transformers in float32: grouped heads, tied head, llama3 and linear rope
-scaling, sliding window, biases; both write paths; in one call, in pieces, token by token."""
+"""Tiny random models against transformers in float32: Llamas with grouped heads, tied head, llama3 and linear
+rope scaling, sliding window, biases; a Phi; both write paths; in one call, in pieces, token by token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from ostinato.models.loader import load_model
 from ostinato.runtime.context import InferenceContext
 from ostinato.runtime.registry import Registry
 
-NAMES = ("grouped", "tied", "llama3", "linear", "window", "bias")
+NAMES = (
+    *(f"tiny-llama-{name}" for name in ("grouped", "tied", "llama3", "linear", "window", "bias")),
+    "tiny-phi",
+)
 PIECES = {
     "one call": [40],
     "uneven": [1, 7, 2, 13, 9, 8],
@@ -33,8 +36,8 @@ PIECES = {
 def test_logits(
     context: InferenceContext, fixtures: Path, name: str, pieces: list[int], path: WritePath
 ) -> None:
-    model = load_model(fixtures / f"tiny-llama-{name}.gguf")
-    golden = np.load(fixtures / f"tiny-llama-{name}.npz")
+    model = load_model(fixtures / f"{name}.gguf")
+    golden = np.load(fixtures / f"{name}.npz")
     cache = KvCache.allocate(model, context, 40)  # filled to exactly its capacity
     got = []
     for count in pieces:
@@ -88,3 +91,25 @@ def test_layers_on_two_devices(fixtures: Path, path: WritePath) -> None:
     np.testing.assert_allclose(np.concatenate(got), golden["logits"], atol=1e-4, rtol=0)
     packed = [model.weights.store_on(devices.device(place)).nbytes for place in places]
     assert all(packed)  # each device holds its own layer's weights
+
+
+def all_logits(context: InferenceContext, path: Path, tokens: np.ndarray) -> np.ndarray:
+    model = load_model(path)
+    cache = KvCache.allocate(model, context, len(tokens))
+    first = forward_with_kv_context(model, tokens[:32], cache, context, want=All())
+    rest = [forward_with_kv_context(model, [token], cache, context)[None] for token in tokens[32:]]
+    return np.concatenate([first, *rest])
+
+
+@pytest.mark.parametrize("name", ["tiny-llama-grouped", "tiny-phi", "tiny-llama-llama3"])
+def test_the_same_weights_from_gguf_and_safetensors(
+    context: InferenceContext, fixtures: Path, name: str
+) -> None:
+    golden = np.load(fixtures / f"{name}.npz")
+    from_gguf = all_logits(context, fixtures / f"{name}.gguf", golden["tokens"])
+    from_hf = all_logits(context, fixtures / name, golden["tokens"])
+    np.testing.assert_allclose(from_hf, golden["logits"], atol=1e-4, rtol=0)
+    if name.endswith("llama3"):  # GGUF holds the scaling as numbers that another program rounded
+        np.testing.assert_allclose(from_hf, from_gguf, atol=1e-5, rtol=0)
+    else:
+        np.testing.assert_array_equal(from_hf, from_gguf)

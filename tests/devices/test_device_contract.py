@@ -209,6 +209,6 @@ def test_packing_decodes_reorders_and_joins() -> None:
     np.testing.assert_array_equal(
         device.download(device.pack(PackRecipe(("c",), "dense"), [bias]), (3,)), [8, 0, 4]
     )
-    unknown = EncodedTensor("d", (1, 32), enc.Q5_0, np.zeros(22, np.uint8))
-    with pytest.raises(NoKernel, match="Q5_0"):
+    unknown = EncodedTensor("d", (1, 256), enc.Q8_K, np.zeros(292, np.uint8))
+    with pytest.raises(NoKernel, match="Q8_K"):
         device.pack(PackRecipe(("d",), "dense"), [unknown])

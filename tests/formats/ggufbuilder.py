@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 _CODES = dict(zip((U8, I8, U16, I16, U32, I32, F32, BOOL, U64, I64, F64), "BbHhIif?Qqd", strict=True))
@@ -79,9 +80,14 @@ class Entry:
 
 
 def build(
-    pairs: tuple[Pair, ...] = (), entries: tuple[Entry, ...] = (), *, version: int = 3, alignment: int = 32
+    pairs: tuple[Pair, ...] = (),
+    entries: tuple[Entry, ...] = (),
+    *,
+    version: int = 3,
+    alignment: int = 32,
+    body: bool = True,
 ) -> Layout:
-    """A file of these parts, valid if they are."""
+    """A file of these parts, valid if they are; without `body` it ends where the data would start."""
     out = Layout()
     out.put("magic", b"GGUF")
     out.put_u32("version", version)
@@ -101,11 +107,34 @@ def build(
 
     if entries:
         out.put("padding", bytes(_aligned(len(out.data), alignment) - len(out.data)))
-        body = bytearray(end)
+    if entries and body:
+        data = bytearray(end)
         for index, (entry, at) in enumerate(zip(entries, starts, strict=True)):
-            body[at : at + entry.nbytes] = bytes([index + 1]) * entry.nbytes
-        out.put("data", bytes(body))
+            data[at : at + entry.nbytes] = bytes([index + 1]) * entry.nbytes
+        out.put("data", bytes(data))
     return out
+
+
+def split_pairs(index: int, count: int, total: int) -> tuple[Pair, ...]:
+    """What gguf-split writes into part `index`, from 0, in its types."""
+    return (
+        Pair(b"split.no", U16, index),
+        Pair(b"split.count", U16, count),
+        Pair(b"split.tensors.count", I32, total),
+    )
+
+
+def split_model(
+    *parts: tuple[Entry, ...], pairs: tuple[Pair, ...] = (), stem: str = "m"
+) -> dict[str, Layout]:
+    """A model in several files by their names, each with its entries; the first has `pairs` as well."""
+    total = sum(map(len, parts))
+    return {
+        f"{stem}-{index + 1:05}-of-{len(parts):05}.gguf": build(
+            (pairs if index == 0 else ()) + split_pairs(index, len(parts), total), entries
+        )
+        for index, entries in enumerate(parts)
+    }
 
 
 def _aligned(offset: int, alignment: int) -> int:
@@ -143,6 +172,13 @@ def _put_entry(out: Layout, name: str, entry: Entry, start: int) -> None:
         out.put_u64(f"{name}.dims[{index}]", dim)
     out.put_u32(f"{name}.type", entry.type)
     out.put_u64(f"{name}.offset", start)
+
+
+def write_files(folder: Path, files: dict[str, Layout]) -> Path:
+    """Writes the files and returns the path of the first."""
+    for name, layout in files.items():
+        (folder / name).write_bytes(layout.data)
+    return folder / next(iter(files))
 
 
 SMALL_PAIRS = (

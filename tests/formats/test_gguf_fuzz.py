@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,9 +33,9 @@ BASES = (
 )
 
 
-def mutate(rng: random.Random) -> bytes:
+def mutate(rng: random.Random, bases: Sequence[Layout] = BASES) -> bytes:
     """A valid file with one to three fields changed, and sometimes an end, a gap or a repetition."""
-    base = rng.choice(BASES)
+    base = rng.choice(bases)
     layout = Layout(bytearray(base.data), base.spans)
     heads = [name for name in base.spans if name not in ("padding", "data")]
     for _ in range(rng.choice([1, 1, 2, 3])):
@@ -120,6 +121,11 @@ def refusal(error: ModelFormatError, path: Path) -> str:
     assert error.field
     assert error.offset is not None
     assert str(error).startswith(f"{path}: ")
+    return raiser(error)
+
+
+def raiser(error: Exception) -> str:
+    """The function that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

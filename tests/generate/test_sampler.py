@@ -48,7 +48,7 @@ def naive(values: list[float], top_k: int, top_p: float, min_p: float) -> set[in
     for token in order:
         by_top_p.add(token)
         reached += shares[token]
-        if reached >= top_p:
+        if reached >= top_p < 1:  # all of them sum to 1 only nearly
             break
     by_min_p = {token for token in order if weights[token] >= min_p}
     return {token for token in by_top_k & by_top_p & by_min_p if values[token] > -INF}
@@ -57,10 +57,11 @@ def naive(values: list[float], top_k: int, top_p: float, min_p: float) -> set[in
 def clear_of_rounding(values: list[float], top_p: float, min_p: float) -> bool:
     """Neither threshold lies so close to a token that the last bit of a sum decides."""
     top = max(values)
-    weights = sorted((math.exp(value - top) for value in values), reverse=True)
-    sums = np.cumsum(weights) / math.fsum(weights)
+    weights = sorted((math.exp(value - top) for value in values if value < top), reverse=True)
+    shares = np.asarray([1.0] * values.count(top) + weights)
+    sums = np.cumsum(shares) / math.fsum(shares)
     near_p = top_p < 1 and bool(np.any(np.abs(sums - top_p) < 1e-9))
-    return not near_p and not any(0 < abs(weight - min_p) < 1e-9 for weight in weights)
+    return not near_p and not any(min_p > 0 and abs(weight / min_p - 1) < 1e-9 for weight in weights)
 
 
 lane = st.one_of(st.integers(-6, 6).map(float), st.floats(-20, 20, width=32), st.just(-INF))
@@ -150,6 +151,13 @@ class Scripted:
 
     def random(self) -> float:
         return self.value
+
+
+def test_each_token_owns_a_half_open_interval() -> None:
+    one = sampler()
+    for number, token in ((0.0, 0), (0.4999, 0), (0.5, 1), (0.75, 1)):
+        one._random = Scripted(number)  # type: ignore[assignment]
+        assert one.draw(logits(0, 0)) == token, number
 
 
 @pytest.mark.parametrize("lowest", [-INF, -800.0])

@@ -11,6 +11,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from hfstub import Hub
 from hubindex import CHILD, SRC, UV, Index
 
 from ostinato.host import dirs
@@ -96,3 +97,37 @@ def uv(index, tmp_path, monkeypatch, no_pip):
         return log
 
     return put
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A Hugging Face of the test's own, with an empty cache and nobody's token.
+
+    Its client reads the environment when it is imported, which may have happened: what it made of it is
+    patched instead. `test_hf_process.py` goes through the environment.
+    """
+    from huggingface_hub import constants, file_download
+
+    server = Hub()
+    home = tmp_path / "hf"
+    for name in list(os.environ):
+        if name.startswith(("HF_", "HUGGING")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    values = {
+        "ENDPOINT": server.endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": server.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(home / "hub"),
+        "HF_TOKEN_PATH": str(home / "token"),
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_DISABLE_PROGRESS_BARS": None,
+        "HF_HUB_ETAG_TIMEOUT": 5,
+        "DOWNLOAD_CHUNK_SIZE": 1 << 16,
+    }
+    for name, value in values.items():
+        for module in (constants, file_download):
+            # Older clients have fewer of them, and copies of some.
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    yield server
+    server.close()

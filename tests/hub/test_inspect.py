@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from ostinato.errors.checkpoint import GgufFolder
 from ostinato.errors.formats import ModelFileMissing, ModelFormatError
 from ostinato.errors.hub import ModelUnavailable
 from ostinato.hub import ALIASES, DEFAULT_MODEL, resolve
@@ -122,8 +123,19 @@ def test_a_file_that_is_none(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(3))
     with pytest.raises(ModelFormatError):
         inspect_model(tmp_path / "bad.gguf")
-    with pytest.raises(ModelFormatError):
+    with pytest.raises(GgufFolder, match=r"bad\.gguf"):
         inspect_model(tmp_path)
+
+
+def test_a_folder_of_safetensors(fixtures):
+    report = inspect_model(fixtures / "tiny-phi")
+    assert (report.format, report.architecture, report.layers) == ("safetensors", "PhiForCausalLM", 2)
+    twin = inspect_model(fixtures / "tiny-phi.gguf")
+    assert (report.parameters, report.encodings) == (twin.parameters, twin.encodings)
+    assert (report.hidden, report.heads, report.kv_heads) == (twin.hidden, twin.heads, twin.kv_heads)
+    assert (report.feed_forward, report.context_length) == (twin.feed_forward, twin.context_length)
+    assert report.chat_template == twin.chat_template
+    assert report.as_dict()["tokenizer"]["vocabulary"] == 260
 
 
 @pytest.mark.model

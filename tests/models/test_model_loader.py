@@ -113,9 +113,9 @@ def test_rope_factors_must_fit(source: Path, tmp_path: Path) -> None:
 
 
 def test_an_encoding_without_a_codec_names_type_and_tensor(source: Path, tmp_path: Path) -> None:
-    kinds = {"blk.1.ffn_down.weight": gguf.GGMLQuantizationType.Q5_1}
-    with pytest.raises(UnsupportedEncoding, match=r"blk\.1\.ffn_down\.weight.*Q5_1"):
-        load_model(rewrite(source, tmp_path / "x.gguf", quantize=kinds))
+    tensors = {"blk.1.ffn_down.weight": np.zeros((32, 64), np.float64)}
+    with pytest.raises(UnsupportedEncoding, match=r"blk\.1\.ffn_down\.weight.*F64"):
+        load_model(rewrite(source, tmp_path / "x.gguf", tensors=tensors))
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -153,6 +153,29 @@ def test_quantised_weights_decode_to_what_the_gguf_package_decodes(
 
 def _names(path: Path) -> list[str]:
     return [tensor.name for tensor in gguf.GGUFReader(path).tensors]
+
+
+def test_phi_with_fused_q_k_v_is_the_same_model(
+    fixtures: Path, tmp_path: Path, context: InferenceContext
+) -> None:
+    source = fixtures / "tiny-phi.gguf"
+    apart = {tensor.name: tensor.data for tensor in gguf.GGUFReader(source).tensors}
+    changes: dict[str, np.ndarray | None] = {}
+    for layer in range(2):
+        for kind in ("weight", "bias"):
+            names = [f"blk.{layer}.attn_{part}.{kind}" for part in "qkv"]
+            changes |= dict.fromkeys(names)
+            changes[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate([apart[name] for name in names])
+    fused = load_model(rewrite(source, tmp_path / "fused.gguf", tensors=changes))
+    assert fused.config.fused_qkv  # type: ignore[attr-defined]
+    results = []
+    for model in (load_model(source), fused):
+        cache = KvCache.allocate(model, context, 8)
+        results.append(forward_with_kv_context(model, [1, 2, 3, 4], cache, context, want=All()))
+    np.testing.assert_array_equal(*results)
+    changes["blk.0.attn_qkv.weight"] = np.zeros((65, 32), F32)
+    with pytest.raises(TensorShapeMismatch):
+        load_model(rewrite(source, tmp_path / "bad.gguf", tensors=changes))
 
 
 def test_a_model_outlives_its_open_file(source: Path) -> None:

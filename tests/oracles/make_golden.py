@@ -14,6 +14,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import tokenizers
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -22,6 +23,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
 )
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -42,6 +45,20 @@ LOGIT_TEXT = (
     "The sea was calm that morning. An old fisherman walked down to the harbour with a lantern in his hand, "
     '1234 steps from his door, and said: "Today the wind will turn."\n\n'
     "Nobody believed him, naïve as they were."
+)
+
+
+def byte_characters() -> list[str]:
+    """GPT-2's printable stand-in for each byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b) if b in printable else chr(next(others)) for b in range(256)]
+
+
+TOKENS = [*byte_characters(), "<|endoftext|>", "<|im_start|>", "<|im_end|>", "he"]
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 TOP = 64
 DECODE_STEPS = 8
@@ -80,7 +97,90 @@ TINY = {
 }
 
 
+TINY_PHI = PhiConfig(
+    **_BASE, partial_rotary_factor=0.5, layer_norm_eps=1e-5,
+    rope_parameters={**_ROPE, "partial_rotary_factor": 0.5},
+)  # fmt: skip
+
+
 def make_tiny() -> None:
+    make_tiny_llamas()
+    torch.manual_seed(100)
+    TINY_PHI._attn_implementation = "eager"
+    model = spread(PhiForCausalLM(TINY_PHI).float().eval())
+    write_logits(model, "tiny-phi")
+    write_phi_gguf(model, FIXTURES / "tiny-phi.gguf")
+    write_folder(model, "tiny-phi")
+
+
+def write_folder(model: torch.nn.Module, name: str) -> None:
+    """The same weights as Hugging Face's own files."""
+    folder = FIXTURES / name
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "model.safetensors").chmod(0o644)
+    vocabulary = {token: i for i, token in enumerate(TOKENS)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[("h", "e")]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Digits(individual_digits=True),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(TOKENS[256:259])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": TOKENS[256], "chat_template": CHATML}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+
+
+def spread(model: torch.nn.Module) -> torch.nn.Module:
+    """Weights large enough that every part of the block moves the logits."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = "norm" in name and name.endswith("weight")
+            parameter.normal_(1.0 if is_norm else 0.0, 0.15 if parameter.ndim == 2 else 0.3)
+    return model
+
+
+@torch.no_grad()
+def write_logits(model: torch.nn.Module, name: str) -> None:
+    tokens = torch.randint(0, 256, (1, 40))
+    logits = model(tokens).logits[0].numpy()
+    np.savez_compressed(FIXTURES / f"{name}.npz", tokens=tokens[0].numpy(), logits=logits)
+    print(name, logits.shape, f"std {logits.std():.2f}")
+
+
+def write_phi_gguf(model: torch.nn.Module, path: Path) -> None:
+    """The model as llama.cpp's converter writes it, Q, K and V apart."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "phi2")
+    writer.add_name(path.stem)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_eps(config.layer_norm_eps)
+    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads // 2)
+    add_tokenizer(writer)
+    names = {
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+        "input_layernorm": "attn_norm",
+    }  # fmt: skip
+    top = {"model.embed_tokens": "token_embd", "model.final_layernorm": "output_norm", "lm_head": "output"}
+    for name, parameter in model.named_parameters():
+        module, kind = name.rsplit(".", 1)
+        if module not in top:
+            _, _, layer, rest = module.split(".", 3)
+        target = top.get(module) or f"blk.{layer}.{names[rest]}"
+        writer.add_tensor(f"{target}.{kind}", parameter.detach().numpy())
+    finish(writer)
+
+
+def make_tiny_llamas() -> None:
     for seed, (name, config) in enumerate(TINY.items()):
         torch.manual_seed(seed)
         config._attn_implementation = "eager"
@@ -89,16 +189,10 @@ def make_tiny() -> None:
             .float()
             .eval()
         )
-        with torch.no_grad():
-            for parameter_name, parameter in model.named_parameters():
-                # Large enough that every part of the block moves the logits.
-                spread = 0.15 if parameter.ndim == 2 else 0.3
-                parameter.normal_(1.0 if "norm" in parameter_name else 0.0, spread)
-            tokens = torch.randint(0, 256, (1, 40))
-            logits = model(tokens).logits[0].numpy()
+        write_logits(spread(model), f"tiny-llama-{name}")
         write_gguf(model, config, FIXTURES / f"tiny-llama-{name}.gguf")
-        np.savez_compressed(FIXTURES / f"tiny-llama-{name}.npz", tokens=tokens[0].numpy(), logits=logits)
-        print(name, logits.shape, f"std {logits.std():.2f}")
+        if name in ("grouped", "llama3"):
+            write_folder(model, f"tiny-llama-{name}")
 
 
 def write_gguf(model: torch.nn.Module, config: LlamaConfig | MistralConfig, path: Path) -> None:
@@ -145,6 +239,10 @@ def write_gguf(model: torch.nn.Module, config: LlamaConfig | MistralConfig, path
         if module.endswith(("q_proj", "k_proj")):
             data = interleave(data, head_dim)
         writer.add_tensor(f"blk.{layer}.{names[module]}.{kind}", data)
+    finish(writer)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -159,25 +257,14 @@ def interleave(rows: np.ndarray, head_dim: int) -> np.ndarray:
 
 def add_tokenizer(writer: gguf.GGUFWriter) -> None:
     """A byte-level tokenizer of 256 bytes, one merge, and three control tokens; a ChatML template."""
-    tokens = [*byte_characters(), "<|endoftext|>", "<|im_start|>", "<|im_end|>", "he"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
+    writer.add_token_list(TOKENS)
     writer.add_token_types([1] * 256 + [3] * 3 + [1])
     writer.add_token_merges(["h e"])
     writer.add_eos_token_id(256)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-
-
-def byte_characters() -> list[str]:
-    """GPT-2's printable stand-in for each byte."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(b) if b in printable else chr(next(others)) for b in range(256)]
+    writer.add_chat_template(CHATML)
 
 
 def make_smollm2(path: Path) -> None:

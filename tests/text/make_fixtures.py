@@ -9,6 +9,10 @@ python make_fixtures.py llamacpp LIBLLAMA LLAMA_CPP_MODELS SMOLLM2_GGUF
     with llama.cpp's C interface; `ModelParams` below has to match its version.
 python make_fixtures.py transformers SMOLLM2_GGUF
     Ids from transformers for the SmolLM2 model. Needs `transformers`, `torch` and `gguf`.
+python make_fixtures.py huggingface
+    Ids for the committed vocabularies by transformers' GPT2Tokenizer and LlamaTokenizer with the
+    tokenizer.json that it writes (without vocabulary and merges), and by SentencePiece. Needs
+    `transformers` and `sentencepiece`.
 python make_fixtures.py chat LLAMA_CPP_MODELS
     Chat templates from the same checkout, and how transformers renders them. Needs `transformers`.
 """
@@ -183,6 +187,36 @@ def transformers(smollm2: Path) -> None:
     )
 
 
+def huggingface() -> None:
+    from hf_support import config_of, model_file, write_folder
+    from sentencepiece import SentencePieceProcessor
+    from text_corpus import NASTY
+    from transformers import AutoTokenizer, GPT2Tokenizer
+
+    metadata = {}
+    for name in ("gpt-2", "llama-spm"):
+        with lzma.open(FIXTURES / f"vocab-{name}.json.xz") as file:
+            metadata[name] = json.load(file)["metadata"]
+    with tempfile.TemporaryDirectory() as temporary:
+        config = {"tokenizer_class": "LlamaTokenizer", **config_of(metadata["llama-spm"])}
+        folder = write_folder(Path(temporary), tokenizer_config=config, config={"model_type": "llama"})
+        path = folder / "tokenizer.model"
+        path.write_bytes(model_file(metadata["llama-spm"]))
+        processor = SentencePieceProcessor(model_file=str(path))
+        write("sentencepiece-llama-spm", [processor.encode(text) for text in NASTY])
+        llama = AutoTokenizer.from_pretrained(folder)
+    vocab = {text: id for id, text in enumerate(metadata["gpt-2"]["tokenizer.ggml.tokens"])}
+    merges = [tuple(merge.split(" ")) for merge in metadata["gpt-2"]["tokenizer.ggml.merges"]]
+    made = {"llama-spm": llama, "gpt-2": GPT2Tokenizer(vocab=vocab, merges=merges)}
+    goldens = {}
+    for name, tokenizer in made.items():
+        description = json.loads(tokenizer.backend_tokenizer.to_str())
+        del description["model"]["vocab"], description["model"]["merges"]
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in NASTY]
+        goldens[name] = {"description": description, "ids": ids}
+    write("transformers-folders", goldens)
+
+
 def chat(models: Path) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -212,6 +246,7 @@ if __name__ == "__main__":
         "vocabularies": vocabularies,
         "llamacpp": llamacpp,
         "transformers": transformers,
+        "huggingface": huggingface,
         "chat": chat,
     }
     commands[sys.argv[1]](*map(Path, sys.argv[2:]))

@@ -19,12 +19,14 @@ from ostinato.errors.text import (
     UnsupportedPreTokenizer,
     UnsupportedTokenizer,
 )
-from ostinato.text import Tokenizer
+from ostinato.text import Tokenizer, sentencepiece
 from ostinato.text.special import SpecialTokens
 from ostinato.text.vocabulary import Vocabulary
+from sabotage import goes_red, nothing
 
 BYTES = Tokenizer.from_gguf(bytes_metadata())
 PIECES = Tokenizer.from_gguf(sentencepiece_metadata())
+LONG = [*sentencepiece_metadata()["tokenizer.ggml.tokens"][:-1], "a" * 2000]
 any_text = st.text(st.characters(codec=None), max_size=60)  # lone surrogates too
 
 
@@ -278,12 +280,56 @@ def test_unknown_pre_tokenizers_are_not_guessed() -> None:
         (sentencepiece_metadata(scores=None), "scores"),
         (sentencepiece_metadata(scores=[0.0]), "scores"),
         (sentencepiece_metadata(add_space_prefix="no"), "add_space_prefix"),
+        (sentencepiece_metadata(tokens=LONG), "tokens"),
     ],
 )
 def test_broken_metadata_is_named(metadata: dict[str, Any], key: str) -> None:
     with pytest.raises(TokenizerFormatError) as caught:
         Tokenizer.from_gguf(metadata)
     assert caught.value.key == f"tokenizer.ggml.{key}"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "key", "value"),
+    [
+        (bytes_metadata(), "normalizer", "odd"),
+        (bytes_metadata(), "normalizer", 3),
+        (bytes_metadata(), "end_token_ids", [268]),
+        (bytes_metadata(), "end_token_ids", [-1]),
+        (bytes_metadata(), "end_token_ids", "x"),
+        (bytes_metadata(), "strip_after", [0.5]),
+        (bytes_metadata(), "strip_before", [[1]]),
+        (sentencepiece_metadata(), "space_prefix", "odd"),
+    ],
+)
+def test_broken_keys_of_this_project_are_named(metadata: dict[str, Any], key: str, value: Any) -> None:
+    with pytest.raises(TokenizerFormatError) as caught:
+        Tokenizer.from_gguf({**metadata, f"ostinato.tokenizer.{key}": value})
+    assert caught.value.key == f"ostinato.tokenizer.{key}"
+
+
+def test_keys_of_this_project() -> None:
+    keys = {"normalizer": "NFC", "end_token_ids": np.array([0, 9]), "strip_after": [1], "strip_before": [0]}
+    made = Tokenizer.from_gguf(
+        {**bytes_metadata(), **{f"ostinato.tokenizer.{k}": v for k, v in keys.items()}}
+    )
+    assert made.end_ids == {0, 1, 2, 9}
+    assert made.encode("e\u0301") == made.encode("é")
+    hello = made.encode("hello")
+    assert made.encode("hello <|im_start|><|im_end|> \u3000hello", parse_special=True) == [
+        *hello,
+        0,
+        1,
+        *hello,
+    ]
+
+
+def test_sabotage_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        with pytest.raises(TokenizerFormatError):
+            Tokenizer.from_gguf(sentencepiece_metadata(tokens=LONG))
+
+    goes_red(monkeypatch, sentencepiece, "check_length", nothing, check)
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,13 @@ class Console:
 
 def console_options(command: _Command) -> _Command:
     """-q, -v and --debug. The group and its commands all have them: people type them in either place."""
-    for option in (
-        click.option("--debug", is_flag=True, expose_value=False, callback=_on(debug=True),
-                     help="Tracebacks and log lines."),
-        click.option("-v", "--verbose", is_flag=True, expose_value=False, callback=_on(verbosity=1),
-                     help="Say what is being done."),
-        click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_on(verbosity=-1),
-                     help="Only the answer, and errors."),
-    ):  # fmt: skip  the first applied is the last in --help
+    # A decorator applied first stands last in --help.
+    for names, changes, text in (
+        (["--debug"], {"debug": True}, "Tracebacks and log lines."),
+        (["-v", "--verbose"], {"verbosity": 1}, "Say what is being done."),
+        (["-q", "--quiet"], {"verbosity": -1}, "Only the answer, and errors."),
+    ):
+        option = click.option(*names, is_flag=True, expose_value=False, callback=_on(**changes), help=text)
         command = option(command)
     return command
 

@@ -110,6 +110,25 @@ def inspect(console: Console, model: str, as_json: bool) -> None:
             click.echo(f"  {line}")
 
 
+@models.command()
+@click.argument("model", shell_complete=complete_model)
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), metavar="FILE.gguf",
+              help="The file to write; it appears whole or not at all.")  # fmt: skip
+@click.option("--type", "encoding", metavar="ENCODING",
+              help="Store matrices as F32, F16, BF16, Q8_0, Q4_1, Q4_0; by default as they are.")  # fmt: skip
+@console_options
+@click.pass_obj
+def convert(console: Console, model: str, output: str, encoding: str | None) -> None:
+    """Write a model as one GGUF file, which llama.cpp reads too."""
+    from ostinato import hub
+    from ostinato.engine.convert import convert as write
+    from ostinato.engine.opened import encoding_named
+
+    target = None if encoding is None else encoding_named(encoding)
+    write(hub.resolve(model, progress=console.verbosity >= 0).path, output, target)
+    console.note(f"wrote {output}")
+
+
 def _dump(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def complete_model(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell offers for a model: the short names, and files."""
+    """What a shell offers for a model: short names, or else files; bash can't offer both at once."""
     known = [CompletionItem(name) for name in ALIASES if name.startswith(incomplete)]
-    return [*known, CompletionItem(incomplete, type="file")]
+    return known or [CompletionItem(incomplete, type="file")]
 
 
 @click.command()
 @click.argument("prompt", nargs=-1, metavar="[PROMPT | -]")
 @click.option("-m", "--model", shell_complete=complete_model, default=DEFAULT_MODEL, show_default=True,
-              help="A .gguf file, or a short name (see 'ostinato models list').")  # fmt: skip
+              help="A .gguf file, a safetensors folder, hf:org/name, or a short name.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Continue the text as it stands: no chat template.")
 @click.option("--system", metavar="TEXT", help="A system message before the prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Stop after N tokens.")
@@ -42,6 +42,9 @@ def complete_model(context: click.Context, param: click.Parameter, incomplete: s
               help="Tokens of prompt and answer; by default what the model was trained for, at most 8192.",
               )  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.")
+@click.option(
+    "--weights", metavar="ENCODING", help="Quantise float matrices while loading: q8_0, q4_1, q4_0."
+)
 @click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), help="Element type of the KV cache.")
 @console_options
 @click.pass_obj
@@ -59,6 +62,7 @@ def run(
     device: str | None,
     context: int | None,
     threads: int | None,
+    weights: str | None,
     kv_dtype: str | None,
 ) -> int:
     """Answer PROMPT, or what comes on stdin, or both: PROMPT first, then stdin. '-' reads stdin alone."""
@@ -71,7 +75,7 @@ def run(
     sampling = Sampling(temperature=temperature, top_p=top_p, min_p=min_p, seed=seed)
     llm = LLM(
         model, device=device, context=context, kv_dtype=kv_dtype, threads=threads,
-        progress=console.verbosity >= 0,
+        weights=weights, progress=console.verbosity >= 0,
     )  # fmt: skip
     console.note(
         f"{llm.file.path} ({llm.file.source}) on {llm.inference.location}, context {llm.context}", level=1

@@ -14,6 +14,7 @@ def register_defaults(threads: int | None = None) -> None:
     `threads` sets how many CPU threads they use; by default `OSTINATO_THREADS` or the physical cores that
     this process may use. Raises InvalidSetting for an OSTINATO_THREADS that is no number.
     """
+    import os
     from contextlib import suppress
 
     from ostinato.devices.reference import ReferenceDevice
@@ -28,7 +29,8 @@ def register_defaults(threads: int | None = None) -> None:
         try:
             count = threads or cpu_threads()
         except ValueError as error:
-            raise InvalidSetting("OSTINATO_THREADS", "an integer of at least 1", str(error)) from error
+            asked = repr(os.environ.get("OSTINATO_THREADS"))
+            raise InvalidSetting("OSTINATO_THREADS", "an integer of at least 1", asked) from error
         with suppress(DeviceAlreadyRegistered):  # another thread was first
             registry.register(ReferenceDevice(threads=count))
     elif threads is not None:

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 from ostinato import devices, hub
 from ostinato.decode.kv_cache import KvCache
 from ostinato.engine.memory import check_memory
+from ostinato.engine.opened import encoding_named, open_model
 from ostinato.engine.receipt import Receipt
 from ostinato.engine.token_loop import generate_tokens
 from ostinato.errors.generate import InvalidSetting, NoChatTemplate
-from ostinato.formats.gguf import GgufFile
 from ostinato.generate.sampler import Sampler
-from ostinato.generate.settings import Sampling, check_count, suggested
+from ostinato.generate.settings import Sampling, check_count
 from ostinato.ir.dtype import DType
 from ostinato.ir.location import Location
-from ostinato.models.loader import model_from_gguf
 from ostinato.runtime.context import InferenceContext
-from ostinato.text import ChatTemplate, StreamDecoder, Tokenizer, encode_chat
+from ostinato.text import ChatTemplate, StreamDecoder, encode_chat
 
 if TYPE_CHECKING:
     from ostinato.engine.conversation import Conversation
@@ -64,9 +63,10 @@ class Generation(Iterator[str]):
 class LLM:
     """A model file, its tokenizer and a device.
 
-    model: a path to a `.gguf` file or a short alias. context: positions of the KV cache, by default what
-    the model was trained for, at most 8192. kv_dtype: "f16" or "f32". threads: CPU threads, by default the
-    physical cores that this process may use.
+    model: a `.gguf` file, a folder with config.json and safetensors, `hf:org/name`, or a short alias.
+    context: positions of the KV cache, by default what the model was trained for, at most 8192. kv_dtype:
+    "f16" or "f32". threads: CPU threads, by default the physical cores that this process may use. weights:
+    "q8_0", "q4_1" or "q4_0" quantises matrices that the files hold as floats.
 
     Raises what `hub.resolve` and `load_model` raise, InvalidSetting, NoDevice, NotEnoughMemory.
     """
@@ -79,6 +79,7 @@ class LLM:
         context: int | None = None,
         kv_dtype: str | None = None,
         threads: int | None = None,
+        weights: str | None = None,
         progress: bool = False,
     ) -> None:
         location = _location(device)
@@ -90,16 +91,14 @@ class LLM:
         self.inference = InferenceContext(location)
         traits = self.inference.devices.device(location).traits
         self.file = hub.resolve(model, progress=progress)
-        with GgufFile.open(self.file.path) as file:
-            self.model = model_from_gguf(file)
-            metadata = dict(file.metadata)
+        opened = open_model(self.file.path, None if weights is None else encoding_named(weights))
+        self.model = opened.model
         self.context = context or min(self.trained_context, DEFAULT_CONTEXT)
         self.kv_dtype = KV_DTYPES[kv_dtype] if kv_dtype else traits.kv_dtypes[0]
         check_memory(self.model, traits, self.context, self.kv_dtype)
-        self.tokenizer = Tokenizer.from_gguf(metadata)
-        self.suggested = suggested(metadata)
-        source = metadata.get("tokenizer.chat_template")
-        self._template_source = source if isinstance(source, str) else ""
+        self.tokenizer = opened.tokenizer()
+        self.suggested = opened.suggested
+        self._template_source = opened.template(self.tokenizer)
         self._template: ChatTemplate | None = None
 
     @property
@@ -109,7 +108,7 @@ class LLM:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._template_source)
+        return self._template_source.source is not None
 
     def new_cache(self) -> KvCache:
         """An empty KV cache of this context."""
@@ -121,11 +120,11 @@ class LLM:
         Text inside messages never becomes a control token, whatever it spells. Raises NoChatTemplate,
         ChatTemplateError.
         """
-        if not self._template_source:
+        template = self._template_source
+        if template.source is None:
             raise NoChatTemplate(str(self.file.reference))
         if self._template is None:
-            bos, eos = (_text_of(self.tokenizer, id) for id in (self.tokenizer.bos_id, self.tokenizer.eos_id))
-            self._template = ChatTemplate(self._template_source, bos=bos, eos=eos)
+            self._template = ChatTemplate(template.source, bos=template.bos, eos=template.eos)
         return encode_chat(self.tokenizer, self._template, messages)
 
     def stream(
@@ -186,7 +185,3 @@ def _location(device: str | None) -> Location:
         return Location.parse(device or devices.default_location())
     except ValueError as error:
         raise InvalidSetting("device", "KIND or KIND:ORDINAL", repr(device)) from error
-
-
-def _text_of(tokenizer: Tokenizer, token: int | None) -> str:
-    return "" if token is None else tokenizer.token_bytes(token).decode("utf-8", "replace")

@@ -20,7 +20,7 @@ class NoDevice(OstinatoError, LookupError):
 
     @property
     def remedy(self) -> str:
-        return "Call ostinato.register_defaults() first, or choose a registered device."
+        return "Choose a registered one; ostinato.register_defaults() registers those that are shipped."
 
 
 @dataclass(eq=False)

@@ -75,6 +75,22 @@ class ModelFileMissing(OstinatoError, FileNotFoundError):
 
 
 @dataclass(eq=False)
+class ModelPartMissing(ModelFileMissing):
+    """`file`, part `number` (from 1) of the `count` of the model that `first` begins, is not there."""
+
+    first: str
+    number: int
+    count: int
+
+    def message(self) -> str:
+        return f"{self.file}: no such file; it is part {self.number} of {self.count} of {self.first}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Put all {self.count} parts into one folder, under the names that they were made with."
+
+
+@dataclass(eq=False)
 class ModelFileUnreadable(OstinatoError, OSError):
     """The operating system refused to open or map the file; `reason` is what it said."""
 
@@ -101,3 +117,43 @@ class ModelFileClosed(OstinatoError, ValueError):
     @property
     def remedy(self) -> str:
         return "Read the data inside the `with` block, or keep the file open while its tensors are in use."
+
+
+@dataclass(eq=False)
+class ModelFileChanged(OstinatoError, OSError):
+    """A model file was shortened to `size` bytes while it was open; `tensor` ends at byte `needed`."""
+
+    file: str
+    tensor: str
+    needed: int
+    size: int
+
+    def message(self) -> str:
+        return (
+            f"{self.file}: the file was shortened to {self.size} bytes while it was open, "
+            f"and tensor {_clip(self.tensor)} ends at byte {self.needed}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        return "Load the model again from a whole file; to replace one in use, rename the new one over it."
+
+
+@dataclass(eq=False)
+class InvalidModelContent(OstinatoError, ValueError):
+    """What was to be written to a model file breaks the format; `field` as in `ModelFormatError`."""
+
+    file: str
+    field: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return (
+            f"{self.file} was not written: {_clip(self.field)}: "
+            f"expected {_clip(self.expected)}, got {_clip(self.got)}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        return "Correct what is passed to write_gguf; a file that was there before is unchanged."

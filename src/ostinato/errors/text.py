@@ -15,23 +15,49 @@ def _clip(text: str) -> str:
 
 @dataclasses.dataclass(eq=False)
 class TokenizerFormatError(OstinatoError, ValueError):
-    """The tokenizer metadata of a model file is missing, malformed or contradicts itself."""
+    """A tokenizer's description is missing, malformed or contradicts itself.
+
+    `key` is a metadata key of a GGUF file where `file` is empty, otherwise the place in that file of a
+    Hugging Face model folder.
+    """
 
     key: str
     expected: str
     got: str
+    file: str = ""
 
     def message(self) -> str:
-        return f"metadata key {self.key!r}: expected {self.expected}, got {_clip(self.got)}"
+        place = f"{self.file}: {_clip(self.key)!r}" if self.file else f"metadata key {self.key!r}"
+        return f"{place}: expected {self.expected}, got {_clip(self.got)}"
 
     @property
     def remedy(self) -> str:
+        if self.file:
+            return "Fetch the model's files again, or take another copy of the model."
         return "Convert the model again with a current converter, or take another conversion of it."
 
 
 @dataclasses.dataclass(eq=False)
+class TokenizerFilesMissing(OstinatoError, FileNotFoundError):
+    """A model folder holds none of the files that a tokenizer can be made from."""
+
+    folder: str
+    wanted: tuple[str, ...]
+
+    def message(self) -> str:
+        return f"{self.folder}: no tokenizer; looked for {' and '.join(self.wanted)}"
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "Put the model's tokenizer.json beside its weights. transformers writes one: "
+            "AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)."
+        )
+
+
+@dataclasses.dataclass(eq=False)
 class UnsupportedTokenizer(OstinatoError, ValueError):
-    """`tokenizer.ggml.model` names a kind of tokenizer that is not implemented."""
+    """The model's tokenizer is of a kind, or has a part, that is not implemented; `kind` says which."""
 
     kind: str
     known: tuple[str, ...]
@@ -60,6 +86,36 @@ class UnsupportedPreTokenizer(OstinatoError, ValueError):
             "Guessing would silently tokenise text in a way the model never saw. If the model is known to "
             "cut words like one of the known pre-tokenizers, write that name into its 'tokenizer.ggml.pre'."
         )
+
+
+@dataclasses.dataclass(eq=False)
+class TokenizerNotConvertible(OstinatoError, ValueError):
+    """A tokenizer that GGUF metadata can't describe without changing what it does."""
+
+    part: str
+    reason: str
+
+    def message(self) -> str:
+        return f"the tokenizer's {self.part} can't be written as GGUF metadata: {_clip(self.reason)}"
+
+    @property
+    def remedy(self) -> str:
+        return "Run the model from its own folder; a guess would silently tokenise text differently."
+
+
+@dataclasses.dataclass(eq=False)
+class TextNotEncodable(OstinatoError, ValueError):
+    """The tokenizer's own rules gave up on a text of that many characters; `detail` is what they said."""
+
+    length: int
+    detail: str
+
+    def message(self) -> str:
+        return f"the model's tokenizer failed on a text of {self.length} characters: {_clip(self.detail)}"
+
+    @property
+    def remedy(self) -> str:
+        return "Give a shorter text, or one without very long runs of the same characters."
 
 
 @dataclasses.dataclass(eq=False)

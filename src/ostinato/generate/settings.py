@@ -63,14 +63,22 @@ class Sampling:
 
 DEFAULTS = Sampling(temperature=0.8, top_p=0.95, min_p=0.05, top_k=0)
 
-_METADATA = {"temperature": "temp", "top_p": "top_p", "min_p": "min_p", "top_k": "top_k"}
+GGUF_SAMPLING = {
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "top_k": "general.sampling.top_k",
+}
+"""Where a GGUF file's metadata holds its suggestions."""
+GENERATION_CONFIG = {name: name for name in GGUF_SAMPLING}
+"""Where Hugging Face's generation_config.json holds them."""
 
 
-def suggested(metadata: Mapping[str, Any]) -> Sampling:
-    """What a GGUF file suggests in `general.sampling.*`; a suggestion out of range counts as none."""
+def suggested(metadata: Mapping[str, Any], keys: Mapping[str, str] = GGUF_SAMPLING) -> Sampling:
+    """What a model's files suggest; a suggestion out of range counts as none."""
     found: dict[str, Any] = {}
-    for field, key in _METADATA.items():
-        value = metadata.get(f"general.sampling.{key}")
+    for field, key in keys.items():
+        value = metadata.get(key)
         try:
             Sampling(**{field: value})
         except InvalidSetting:

@@ -6,11 +6,14 @@ import dataclasses
 import math
 import os
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ostinato.formats.gguf import GgufFile, GgufTensor, Metadata
+from ostinato.formats.gguf import GgufFile, Metadata
+from ostinato.formats.safetensors import Checkpoint
+from ostinato.formats.safetensors.config import read_config
 
 _TEMPLATE_LINES = 3
 _WIDTH = 160  # characters of a line or a label that are shown
@@ -77,12 +80,15 @@ class ModelReport:
 
 
 def inspect_model(path: str | os.PathLike[str]) -> ModelReport:
-    """Reads the header of the GGUF file at `path`; no tensor data is touched.
+    """Reads the headers of the GGUF file or safetensors folder at `path`; no tensor data is touched.
 
-    Metadata keys: the GGUF specification, "Standardized key-value pairs".
+    Keys: the GGUF specification, "Standardized key-value pairs"; config.json as transformers writes it.
     Raises `ModelFormatError` for a file that is not one, `OSError` when it cannot be read.
     """
     path = Path(path).absolute()
+    if path.is_dir():
+        with Checkpoint.open(path) as checkpoint:
+            return _report_of_folder(path, checkpoint)
     with GgufFile.open(path) as file:
         return _report(path, file)
 
@@ -91,11 +97,11 @@ def _report(path: Path, file: GgufFile) -> ModelReport:
     meta = file.metadata
     architecture = _label(meta, "general.architecture")
     prefix = architecture or ""
-    encodings = _encodings(list(file.tensors.values()))
+    encodings = _encodings([(t.encoding.name, t.shape, t.nbytes) for t in file.tensors.values()])
     template = _text(meta, "tokenizer.chat_template")
     return ModelReport(
         path=str(path),
-        file_size=path.stat().st_size,
+        file_size=file.nbytes,
         format=f"GGUF {file.version}",
         architecture=architecture,
         name=_label(meta, "general.name"),
@@ -115,17 +121,64 @@ def _report(path: Path, file: GgufFile) -> ModelReport:
     )
 
 
-def _encodings(tensors: list[GgufTensor]) -> tuple[EncodingUse, ...]:
+def _report_of_folder(path: Path, checkpoint: Checkpoint) -> ModelReport:
+    config = checkpoint.config
+    tensors = list(checkpoint.tensors.values())
+    encodings = _encodings([(t.dtype, t.shape, t.nbytes) for t in tensors])
+    names = config.get("architectures")
+    architecture = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+    tokenizers = [name for name in ("tokenizer.json", "tokenizer.model") if checkpoint.text_file(name)]
+    template = _template_of_folder(checkpoint)
+    rope = config.get("rope_parameters")
+    return ModelReport(
+        path=str(path),
+        file_size=sum(file.stat().st_size for file in {tensor.file for tensor in tensors}),
+        format="safetensors",
+        architecture=None if architecture is None else _printable(_clipped(architecture)),
+        name=_label(config, "_name_or_path") or path.name,
+        parameters=sum(use.parameters for use in encodings),
+        encodings=encodings,
+        layers=_integer(config, "num_hidden_layers"),
+        hidden=_integer(config, "hidden_size"),
+        heads=_integer(config, "num_attention_heads"),
+        kv_heads=_integer(config, "num_key_value_heads"),
+        feed_forward=_integer(config, "intermediate_size"),
+        context_length=_integer(config, "max_position_embeddings"),
+        rope_base=_number(rope if isinstance(rope, dict) else config, "rope_theta"),
+        tokenizer=TokenizerReport(
+            kind=tokenizers[0] if tokenizers else None,
+            pre=None,
+            vocabulary=_integer(config, "vocab_size"),
+            bos_id=_integer(config, "bos_token_id"),
+            eos_id=_integer(config, "eos_token_id"),
+            add_bos=None,
+        ),
+        chat_template=None if template is None else _beginning(_printable(template)),
+        licence=None,
+        source=None,
+    )
+
+
+def _template_of_folder(checkpoint: Checkpoint) -> str | None:
+    """The text of its own file, else what the tokenizer's settings hold."""
+    if (file := checkpoint.text_file("chat_template.jinja")) is not None:
+        return file.read_text("utf-8", "replace")
+    settings = checkpoint.text_file("tokenizer_config.json")
+    template = None if settings is None else read_config(settings).get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _encodings(tensors: list[tuple[str, tuple[int, ...], int]]) -> tuple[EncodingUse, ...]:
     """One entry an encoding, the one with the most bytes first."""
-    groups: dict[str, list[GgufTensor]] = defaultdict(list)
-    for tensor in tensors:
-        groups[tensor.encoding.name].append(tensor)
+    groups: dict[str, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+    for name, shape, nbytes in tensors:
+        groups[name].append((shape, nbytes))
     uses = [
         EncodingUse(
             name=name,
             tensors=len(group),
-            parameters=sum(math.prod(tensor.shape) for tensor in group),
-            bytes=sum(tensor.nbytes for tensor in group),
+            parameters=sum(math.prod(shape) for shape, _ in group),
+            bytes=sum(nbytes for _, nbytes in group),
         )
         for name, group in groups.items()
     ]
@@ -164,17 +217,17 @@ def _beginning(template: str) -> str:
 # A report must come out of any readable file: a value of an unexpected type is left out, not an error.
 
 
-def _text(meta: Metadata, key: str) -> str | None:
+def _text(meta: Mapping[str, Any], key: str) -> str | None:
     value = meta.get(key)
     return _printable(value) if isinstance(value, str) else None
 
 
-def _integer(meta: Metadata, key: str) -> int | None:
+def _integer(meta: Mapping[str, Any], key: str) -> int | None:
     value = meta.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _number(meta: Metadata, key: str) -> float | None:
+def _number(meta: Mapping[str, Any], key: str) -> float | None:
     value = meta.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -192,7 +245,7 @@ def _per_layer(meta: Metadata, key: str) -> int | tuple[int, ...] | None:
     return numbers[0] if len(set(numbers)) == 1 else numbers
 
 
-def _label(meta: Metadata, key: str) -> str | None:
+def _label(meta: Mapping[str, Any], key: str) -> str | None:
     """A text that should be one short line."""
     value = _text(meta, key)
     return None if value is None else _clipped(" ".join(value.split()))

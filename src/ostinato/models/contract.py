@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ostinato.formats.gguf import GgufFile
+from ostinato.formats.safetensors import Checkpoint
 from ostinato.ir.symbols import SymId
 from ostinato.ir.tensor import Tensor
 from ostinato.models.rope import RopeSpec
@@ -63,16 +64,19 @@ RowOrder = Callable[[], npt.NDArray[np.intp]]
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """One weight: its shape (row-major), its name in GGUF files, and its layer (None: no layer's own).
+    """One weight: its shape (row-major), its names in GGUF files and in Hugging Face checkpoints, and its
+    layer (None: no layer's own).
 
-    `gguf_rows` gives, where a GGUF file stores rows in another order than the model's definition, for each
-    row of the definition the row of the file.
+    `gguf_rows` gives, for each row of the definition, the row of the GGUF tensor that holds it, where files
+    store rows in another order, or several weights in one tensor (whose shape is then `gguf_shape`).
     """
 
     shape: tuple[int, ...]
     gguf: str
+    hf: str
     layer: int | None = None
     gguf_rows: RowOrder | None = None
+    gguf_shape: tuple[int, ...] | None = None
 
 
 class FamilyConfig(Protocol):
@@ -104,12 +108,16 @@ class Family:
 
     name: str
     gguf_architectures: tuple[str, ...]
+    hf_architectures: tuple[str, ...]
     from_gguf: Callable[[GgufFile], Any]
+    from_hf: Callable[[Checkpoint], Any]
     weight_specs: Callable[[Any], Mapping[str, WeightSpec]]
     forward: Callable[[Any, Weights, StepInputs, Sequence[KvView]], Tensor]
     head: Callable[[Any, Weights, Tensor], Tensor]
-    ignored_gguf: frozenset[str] = frozenset()
-    """GGUF tensors whose content reaches the model through the Config."""
+    to_gguf: Callable[[Any], Mapping[str, Any]]
+    """The Config as GGUF metadata; `from_gguf` reads it back, given the tensors and the tokenizer."""
+    ignored: Callable[[Any, str], bool] = lambda config, name: False
+    """(config, name): a file's tensor that the definition doesn't need, such as a buffer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from ostinato.errors.formats import ModelFormatError
 from ostinato.errors.model import UnsupportedModel
 from ostinato.formats.encodings import codec
 from ostinato.formats.gguf import GgufFile
-from ostinato.models.checks import one_of
+from ostinato.models.checks import in_range
 from ostinato.models.rope import RopeSpec
 
 FACTORS = "rope_freqs.weight"
@@ -20,7 +20,10 @@ FACTORS = "rope_freqs.weight"
 def rope_from_gguf(file: GgufFile, prefix: str, head_dim: int) -> RopeSpec:
     """The rope of a family whose keys start with `prefix`; raises UnsupportedModel for other scalings."""
     meta = file.metadata
-    rot = one_of(meta, f"{prefix}.rope.dimension_count", *range(2, head_dim + 1, 2), default=head_dim)
+    key = f"{prefix}.rope.dimension_count"
+    rot = in_range(meta, key, high=head_dim, default=head_dim)
+    if rot % 2:
+        raise ModelFormatError(meta.file, key, "an even number", str(rot))
     base = meta.number(f"{prefix}.rope.freq_base", 10000.0)
     kind = meta.text(f"{prefix}.rope.scaling.type", "none")
     linear = meta.number(f"{prefix}.rope.scale_linear", 1.0)
@@ -32,6 +35,18 @@ def rope_from_gguf(file: GgufFile, prefix: str, head_dim: int) -> RopeSpec:
         if not (math.isfinite(value) and value > 0):
             raise ModelFormatError(meta.file, f"{prefix}.rope.{key}", "a positive number", str(value))
     return RopeSpec(base, rot, linear, _factors(file, rot))
+
+
+def rope_to_gguf(rope: RopeSpec, prefix: str) -> dict[str, str | int | float]:
+    """The metadata of a rope; its factors are the tensor `FACTORS`."""
+    metadata: dict[str, str | int | float] = {
+        f"{prefix}.rope.dimension_count": rope.rot,
+        f"{prefix}.rope.freq_base": rope.base,
+    }
+    if rope.linear != 1.0:
+        metadata[f"{prefix}.rope.scaling.type"] = "linear"
+        metadata[f"{prefix}.rope.scaling.factor"] = rope.linear
+    return metadata
 
 
 def _factors(file: GgufFile, rot: int) -> tuple[float, ...]:

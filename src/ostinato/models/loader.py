@@ -1,57 +1,139 @@
-"""From a model file to a `Model`: everything is checked before anything is read."""
+"""From model files to a `Model`: everything is checked before any weight is read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from ostinato.device.encoded import EncodedTensor
 from ostinato.errors.model import MissingTensors, TensorShapeMismatch, UnexpectedTensors, UnknownArchitecture
-from ostinato.formats.encodings import codec
+from ostinato.formats.encodings import codec, encoder
 from ostinato.formats.gguf import GgufFile
-from ostinato.models.contract import Family, Model, WeightSpec
-from ostinato.models.families import BY_GGUF_ARCHITECTURE
+from ostinato.formats.safetensors import Checkpoint
+from ostinato.ir.encoding import Encoding
+from ostinato.models.contract import Family, Model, RowOrder, WeightSpec
+from ostinato.models.families import BY_GGUF_ARCHITECTURE, BY_HF_ARCHITECTURE
 from ostinato.runtime.weights import WeightSet
 
 
-def load_model(path: str | os.PathLike[str]) -> Model:
-    """Open a GGUF file as a model. Tensor bytes stay in the file until a device packs them.
+class FileTensor(Protocol):
+    """A tensor as a file's directory lists it."""
 
-    Raises ModelFormatError and its siblings for a bad file, UnknownArchitecture, UnsupportedModel,
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def encoding(self) -> Encoding: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Where a weight lies in the files at hand: tensor name and shape, and which rows in which order."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    rows: RowOrder | None = None
+
+
+def load_model(path: str | os.PathLike[str], *, weights: Encoding | None = None) -> Model:
+    """Open a GGUF file, or a folder with config.json and safetensors, as a model. Tensor bytes stay in the
+    files until a device packs them.
+
+    `weights` quantises matrices that the files hold as floats to that encoding on the way (one that
+    `formats.encodings` can encode to). Matrices whose rows are no whole blocks of it stay as they are.
+
+    Raises ModelFormatError and its siblings for bad files, UnknownArchitecture, UnsupportedModel,
     UnsupportedEncoding, MissingTensors, UnexpectedTensors, TensorShapeMismatch.
     """
+    if Path(path).is_dir():
+        with Checkpoint.open(path) as checkpoint:
+            return model_from_checkpoint(checkpoint, weights=weights)
     with GgufFile.open(path) as file:
-        return model_from_gguf(file)
+        return model_from_gguf(file, weights=weights)
 
 
-def model_from_gguf(file: GgufFile) -> Model:
-    """The same from an open file. The model's views keep the mapping alive when the file is closed."""
-    architecture = file.metadata.text("general.architecture")
-    family = BY_GGUF_ARCHITECTURE.get(architecture)
-    if family is None:
-        raise UnknownArchitecture(str(file.path), architecture, tuple(BY_GGUF_ARCHITECTURE))
+def model_from_gguf(file: GgufFile, *, weights: Encoding | None = None) -> Model:
+    """The model in an open file. Its views keep the mapping alive when the file is closed."""
+    family = _family(BY_GGUF_ARCHITECTURE, file.path, file.metadata.text("general.architecture"))
     config = family.from_gguf(file)
     specs = family.weight_specs(config)
-    check_tensors(file, family, specs)
-    tensors = {name: _encoded(file, name, spec) for name, spec in specs.items()}
-    return Model(family, config, WeightSet(tensors), file.path)
+    wanted = {name: Wanted(s.gguf, s.gguf_shape or s.shape, s.gguf_rows) for name, s in specs.items()}
+    return _model(file.path, family, config, specs, wanted, file.tensors, file.data, weights)
 
 
-def check_tensors(file: GgufFile, family: Family, specs: Mapping[str, WeightSpec]) -> None:
-    """The file's tensors are exactly those of the definition, in their shapes and in known encodings."""
-    wanted = {spec.gguf: spec for spec in specs.values()}
-    if missing := [name for name in wanted if name not in file.tensors]:
-        raise MissingTensors(str(file.path), tuple(missing))
-    if extra := [name for name in file.tensors if name not in wanted and name not in family.ignored_gguf]:
-        raise UnexpectedTensors(str(file.path), tuple(extra))
-    for name, spec in wanted.items():
-        tensor = file.tensors[name]
-        if tensor.shape != spec.shape:
-            raise TensorShapeMismatch(str(file.path), name, spec.shape, tensor.shape)
-        codec(tensor.encoding, tensor=name, file=str(file.path))
+def model_from_checkpoint(checkpoint: Checkpoint, *, weights: Encoding | None = None) -> Model:
+    """The model in an open folder. Its views keep the mappings alive when the folder is closed."""
+    names: tuple[str, ...] = checkpoint.config.texts("architectures", ())
+    family = _family(BY_HF_ARCHITECTURE, checkpoint.path, names[0] if names else "")
+    config = family.from_hf(checkpoint)
+    specs = family.weight_specs(config)
+    wanted = {name: Wanted(spec.hf, spec.shape) for name, spec in specs.items()}
+    return _model(
+        checkpoint.path, family, config, specs, wanted, checkpoint.tensors, checkpoint.data, weights
+    )
 
 
-def _encoded(file: GgufFile, name: str, spec: WeightSpec) -> EncodedTensor:
-    tensor = file.tensors[spec.gguf]
-    order = spec.gguf_rows() if spec.gguf_rows else None
-    return EncodedTensor(name, tensor.shape, tensor.encoding, file.data(tensor), order)
+def _family(known: Mapping[str, Family], path: Path, architecture: str) -> Family:
+    family = known.get(architecture)
+    if family is None:
+        raise UnknownArchitecture(str(path), architecture, tuple(known))
+    return family
+
+
+def _model(
+    path: Path,
+    family: Family,
+    config: Any,
+    specs: Mapping[str, WeightSpec],
+    wanted: Mapping[str, Wanted],
+    tensors: Mapping[str, Any],
+    data: Callable[[Any], npt.NDArray[np.uint8]],
+    weights: Encoding | None,
+) -> Model:
+    check_tensors(path, wanted, tensors, lambda name: family.ignored(config, name))
+    if weights is not None:
+        encoder(weights, tensor="weights", file=str(path))
+    encoded = {}
+    for name, where in wanted.items():
+        tensor = tensors[where.tensor]
+        shape = specs[name].shape
+        target = quantised(tensor.encoding, shape, weights)
+        encoded[name] = EncodedTensor(
+            name,
+            shape,
+            target,
+            data(tensor),
+            where.rows() if where.rows else None,
+            None if target == tensor.encoding else tensor.encoding,
+        )
+    return Model(family, config, WeightSet(encoded), path)
+
+
+def quantised(stored: Encoding, shape: tuple[int, ...], weights: Encoding | None) -> Encoding:
+    """What a tensor becomes when floats are quantised to `weights`: matrices of whole blocks alone."""
+    fits = weights is not None and stored.is_plain and len(shape) == 2 and shape[-1] % weights.block == 0
+    return weights if weights is not None and fits else stored
+
+
+def check_tensors(
+    path: Path,
+    wanted: Mapping[str, Wanted],
+    tensors: Mapping[str, FileTensor],
+    ignored: Callable[[str], bool],
+) -> None:
+    """The files' tensors are exactly those of the definition, in their shapes and in known encodings."""
+    shapes = {where.tensor: where.shape for where in wanted.values()}
+    if missing := [name for name in shapes if name not in tensors]:
+        raise MissingTensors(str(path), tuple(missing))
+    if extra := [name for name in tensors if name not in shapes and not ignored(name)]:
+        raise UnexpectedTensors(str(path), tuple(extra))
+    for name, shape in shapes.items():
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            raise TensorShapeMismatch(str(path), name, shape, tensor.shape)
+        codec(tensor.encoding, tensor=name, file=str(path))

@@ -10,6 +10,7 @@ from ostinato.device.contract import Device
 from ostinato.device.encoded import EncodedTensor
 from ostinato.device.storage import Storage
 from ostinato.errors.device import WeightLayoutConflict
+from ostinato.formats.pages import release
 from ostinato.ir.location import Location
 from ostinato.ir.recipe import PackRecipe
 
@@ -65,6 +66,8 @@ class WeightStore:
                 tensors = [self._weights[name] for name in recipe.names]
                 self._packed[recipe] = self.device.pack(recipe, tensors)
                 self._recipes.update(dict.fromkeys(recipe.names, recipe))
+                for tensor in tensors:
+                    release(tensor.raw)  # the packed copy is the only one that is read from here on
             return self._packed[recipe]
 
     def check_unshared(self, recipe: PackRecipe) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ostinato.errors.text import ChatTemplateError
 from ostinato.text.provenance import StandIns, leaves, map_leaves
-from ostinato.text.special import Span
-from ostinato.text.tokenizer import Tokenizer, without_surrogates
+from ostinato.text.special import Span, without_surrogates
+from ostinato.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import jinja2.nodes

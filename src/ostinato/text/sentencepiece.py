@@ -7,17 +7,21 @@ token, best score first, makes a BPE with explicit merges do the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ostinato.errors.text import TokenizerFormatError
+from ostinato.text.spaces import SPACE
+from ostinato.text.special import without_surrogates
 from ostinato.text.vocabulary import TokenType, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as TokenizersTokenizer
 
-SPACE = "▁"
+
+MAX_LENGTH = 1024
+"""The longest token that merging may make, in characters; SentencePiece stops at 16 unless told."""
 
 
 def byte_value(token: str) -> int | None:
@@ -44,7 +48,11 @@ def token_to_bytes(vocabulary: Vocabulary, token_id: int) -> bytes:
 
 
 def merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Every way to make a token from two others, in the order of the made token's score."""
+    """Every way to make a token from two others, in the order of the made token's score.
+
+    Raises:
+        TokenizerFormatError: a token is too long to look for its parts.
+    """
     mergeable = {
         token: id
         for token, id in vocabulary.plain.items()
@@ -57,6 +65,7 @@ def merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     merges: list[tuple[str, str]] = []
     for index in np.argsort(-scores, kind="stable").tolist():
         token = tokens[index]
+        check_length(token)
         for cut in range(1, len(token)):
             left = token[:cut]
             if left in mergeable:
@@ -66,22 +75,34 @@ def merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     return merges
 
 
+def check_length(token: str) -> None:
+    """Looking for a token's parts takes the square of its length."""
+    if len(token) > MAX_LENGTH:
+        raise TokenizerFormatError(
+            "tokenizer.ggml.tokens", f"tokens of at most {MAX_LENGTH} characters", f"one of {len(token)}"
+        )
+
+
 def build(
-    plain: Mapping[str, int], merges: list[tuple[str, str]], unknown: str | None
+    vocabulary: Vocabulary, merges: list[tuple[str, str]], *, fuse_unknown: bool = False
 ) -> TokenizersTokenizer:
     """The `tokenizers` object; its input already has '▁' for spaces.
 
-    Characters that no token holds fall back to the tokens of their bytes, then to `unknown`.
+    Characters that no token holds fall back to the tokens of their bytes, then to the unknown token.
     """
     from tokenizers import Tokenizer, models
 
+    plain, unknown = dict(vocabulary.plain), None
+    if vocabulary.unknown_id is not None:
+        unknown = without_surrogates(vocabulary.tokens[vocabulary.unknown_id])
+        plain[unknown] = vocabulary.unknown_id
     return Tokenizer(
         models.BPE(
-            vocab=dict(plain),
+            vocab=plain,
             merges=merges,
             byte_fallback=True,
             unk_token=unknown,
-            fuse_unk=False,
+            fuse_unk=fuse_unknown,
             cache_capacity=0,  # a "word" here is a whole text: nothing to gain, and nobody's text stays
         )
     )

@@ -44,6 +44,16 @@ class SpecialTokens:
             yield text[start:], None
 
 
+def without_surrogates(text: str) -> str:
+    """The text with every surrogate, which UTF-8 can't hold, replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # One for one, so that positions in the text stay what they were.
+        return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
+    return text
+
+
 def touches(begin: int, end: int, spans: Sequence[Span], hint: int) -> tuple[bool, int]:
     """Whether `[begin, end)` overlaps one of the sorted spans.
 

@@ -1,29 +1,26 @@
-"""Text to token ids and back, from the metadata of a GGUF file."""
+"""Text to token ids and back."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ostinato.errors.text import TokenizerFormatError, UnknownToken, UnsupportedTokenizer
+from ostinato.errors.text import TextNotEncodable, UnknownToken
 from ostinato.text import bytelevel, sentencepiece
 from ostinato.text.detokenize import StreamDecoder
-from ostinato.text.pretokenizers import pre_tokenizer
-from ostinato.text.special import Span, SpecialTokens
-from ostinato.text.vocabulary import TokenType, Vocabulary, flag, string, string_list
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as TokenizersTokenizer
-
-KINDS = ("gpt2", "llama")
-"""The values of `tokenizer.ggml.model` that are known: byte-level BPE and SentencePiece BPE."""
+from ostinato.text.parts import SENTENCEPIECE, Parts, is_failure
+from ostinato.text.spaces import SPACE, SpacePrefix
+from ostinato.text.special import Span, SpecialTokens, without_surrogates
+from ostinato.text.vocabulary import TokenType
 
 
 class Tokenizer:
     """The tokenizer of one model. Immutable, and safe to share between threads.
 
-    Ids agree with those of llama.cpp, with one exception on purpose: plain text never becomes a control
-    token or a marker, however the vocabulary would merge it.
+    Ids agree with those of llama.cpp (for GGUF files) and of the `tokenizers` library (for Hugging Face
+    folders), with one exception on purpose: plain text never becomes a control token or a marker, however
+    the vocabulary would merge it.
 
     Attributes:
         kind: "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE).
@@ -34,98 +31,61 @@ class Tokenizer:
         add_eos: whether `encode` puts `eos_id` last.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        vocabulary: Vocabulary,
-        backend: TokenizersTokenizer,
-        *,
-        add_bos: bool,
-        add_eos: bool,
-        space_prefix: bool = False,
-        strip_after: frozenset[int] = frozenset(),
-    ) -> None:
-        self.kind = kind
+    def __init__(self, parts: Parts) -> None:
+        vocabulary = parts.vocabulary
+        self.kind = parts.kind
         self.bos_id = vocabulary.bos_id
         self.eos_id = vocabulary.eos_id
         self.end_ids = vocabulary.end_ids
-        self.add_bos = add_bos and self.bos_id is not None
-        self.add_eos = add_eos and self.eos_id is not None
+        self.add_bos = parts.add_bos and self.bos_id is not None
+        self.add_eos = parts.add_eos and self.eos_id is not None
         self.special = SpecialTokens(vocabulary.markers, vocabulary.literals)
         self._vocabulary = vocabulary
-        self._backend = backend
-        self._space_prefix = space_prefix
-        self._strip_after = strip_after
+        self._backend = parts.backend
+        self._spaces = parts.spaces
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """Builds the tokenizer that a model file describes.
+        """Builds the tokenizer that a GGUF file describes.
 
         Args:
             metadata: the key-value pairs of the file; strings, numbers, booleans, lists of strings and
                 1-D arrays.
 
         Raises:
-            UnsupportedTokenizer: the kind of tokenizer is not one of `KINDS`.
+            UnsupportedTokenizer: the kind of tokenizer is not one of `gguf.KINDS`.
             UnsupportedPreTokenizer: its way of cutting words is not known.
             TokenizerFormatError: the metadata is incomplete or contradicts itself.
         """
-        if "tokenizer.ggml.model" not in metadata:
-            raise TokenizerFormatError("tokenizer.ggml.model", "a kind of tokenizer", "nothing")
-        kind = string(metadata, "tokenizer.ggml.model", "")
-        if kind == "gpt2":
-            return cls._byte_level(metadata)
-        if kind == "llama":
-            return cls._sentencepiece(metadata)
-        raise UnsupportedTokenizer(kind, KINDS)
+        from ostinato.text import gguf
+
+        return cls(gguf.parts(metadata))
 
     @classmethod
-    def _byte_level(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        from tokenizers import Tokenizer as Backend
-        from tokenizers import models
+    def from_hf(cls, folder: str | os.PathLike[str], *, vocab_size: int | None = None) -> Tokenizer:
+        """Builds the tokenizer that a Hugging Face model folder describes.
 
-        pre = pre_tokenizer(string(metadata, "tokenizer.ggml.pre", ""))
-        vocabulary = Vocabulary.from_gguf(metadata, default_ids={})
-        plain = vocabulary.plain
-        merges = []
-        for merge in string_list(metadata, "tokenizer.ggml.merges"):
-            left, space, right = merge.partition(" ")
-            if not space:
-                raise TokenizerFormatError("tokenizer.ggml.merges", "two tokens a merge", repr(merge))
-            # Merges towards tokens that plain text may not produce are left out with them.
-            if left + right in plain and left in plain and right in plain:
-                merges.append((left, right))
-        backend = Backend(models.BPE(vocab=plain, merges=merges, ignore_merges=pre.ignore_merges))
-        backend.pre_tokenizer = pre.build()
-        return cls(
-            "gpt2",
-            vocabulary,
-            backend,
-            add_bos=flag(metadata, "tokenizer.ggml.add_bos_token", pre.add_bos),
-            add_eos=flag(metadata, "tokenizer.ggml.add_eos_token", False),
-        )
+        Reads `tokenizer.json`, or without it `tokenizer.model`; and, as far as they are there,
+        `tokenizer_config.json`, `special_tokens_map.json`, `generation_config.json` and `config.json`.
 
-    @classmethod
-    def _sentencepiece(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        vocabulary = Vocabulary.from_gguf(
-            metadata, default_ids={"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
-        )
-        if vocabulary.scores is None:
-            raise TokenizerFormatError("tokenizer.ggml.scores", "one score a token", "nothing")
-        plain, unknown = dict(vocabulary.plain), None
-        if vocabulary.unknown_id is not None:
-            unknown = without_surrogates(vocabulary.tokens[vocabulary.unknown_id])
-            plain[unknown] = vocabulary.unknown_id
-        backend = sentencepiece.build(plain, sentencepiece.merges_by_score(vocabulary), unknown)
-        return cls(
-            "llama",
-            vocabulary,
-            backend,
-            add_bos=flag(metadata, "tokenizer.ggml.add_bos_token", True),
-            add_eos=flag(metadata, "tokenizer.ggml.add_eos_token", False),
-            space_prefix=flag(metadata, "tokenizer.ggml.add_space_prefix", True),
-            strip_after=_strip_after(metadata, vocabulary),
-        )
+        The files' regular expressions run on the texts given to `encode`. Oniguruma gives up on a match
+        after ten million steps, which is a `TextNotEncodable`; below that, hostile expressions can take
+        time in proportion to the text's length.
+
+        Args:
+            folder: the model folder.
+            vocab_size: the rows of the model's embedding; ids up to there that have no token are unused.
+
+        Raises:
+            TokenizerFilesMissing: the folder holds neither `tokenizer.json` nor `tokenizer.model`.
+            UnsupportedTokenizer: it is neither byte-level BPE nor BPE with byte fallback, or has a part
+                that is not known.
+            TokenizerFormatError: a file is malformed or contradicts itself.
+            ModelFileUnreadable: the operating system refuses a file.
+        """
+        from ostinato.text.huggingface.load import parts
+
+        return cls(parts(folder, vocab_size))
 
     @property
     def vocab_size(self) -> int:
@@ -144,6 +104,9 @@ class Tokenizer:
                 as far as the model wants them and the text doesn't already have them there.
             parse_special: read markers such as "<|im_end|>" as their tokens. Only for text from a
                 trusted source: without it such text is spelled out like any other.
+
+        Raises:
+            TextNotEncodable: the model's own rules gave up on the text.
         """
         return self.encode_partly_trusted(text, (), add_special=add_special, parse_special=parse_special)
 
@@ -159,18 +122,17 @@ class Tokenizer:
             parse_special: see `encode`; for the text outside `untrusted`.
         """
         text = without_surrogates(text)
+        pieces = list(self.special.split(text, parse_special=parse_special, untrusted=untrusted))
         ids: list[int] = []
-        after_special, strip = True, False
-        for piece, token in self.special.split(text, parse_special=parse_special, untrusted=untrusted):
+        before: int | None = None  # the token right before the piece
+        for index, (piece, token) in enumerate(pieces):
             if token is not None:
                 ids.append(token)
-                after_special, strip = True, token in self._strip_after
-                continue
-            if strip:
-                piece = piece.lstrip(" \t\n\r\v\f")
-            if piece:
-                ids.extend(self._encode_plain(piece, after_special))
-            after_special, strip = False, False
+            else:
+                after = pieces[index + 1][1] if index + 1 < len(pieces) else None
+                if piece := self._spaces.stripped(piece, before, after):
+                    ids.extend(self._encode_plain(piece, first=index == 0))
+            before = token
         if add_special:
             if self._lacks_bos(ids):
                 ids.insert(0, self.bos_id)  # type: ignore[arg-type]  # add_bos implies an id
@@ -182,12 +144,15 @@ class Tokenizer:
         # A rendered chat template often begins with the text of this very token.
         return self.add_bos and (not ids or ids[0] != self.bos_id)
 
-    def _encode_plain(self, piece: str, after_special: bool) -> list[int]:
-        if self.kind == "llama":
-            if self._space_prefix and after_special:
-                piece = " " + piece
-            piece = piece.replace(" ", sentencepiece.SPACE)
-        return self._backend.encode(piece, add_special_tokens=False).ids
+    def _encode_plain(self, piece: str, *, first: bool) -> list[int]:
+        if self.kind == SENTENCEPIECE:
+            piece = self._spaces.prefixed(piece, first=first).replace(" ", SPACE)
+        try:
+            return self._backend.encode(piece, add_special_tokens=False).ids
+        except BaseException as error:
+            if is_failure(error):
+                raise TextNotEncodable(len(piece), str(error)) from None
+            raise
 
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes that a token stands for; not always whole characters.
@@ -198,7 +163,7 @@ class Tokenizer:
         vocabulary = self._vocabulary
         if not 0 <= token_id < len(vocabulary.tokens):
             raise UnknownToken(int(token_id), len(vocabulary.tokens))
-        if self.kind == "llama":
+        if self.kind == SENTENCEPIECE:
             return sentencepiece.token_to_bytes(vocabulary, token_id)
         token = vocabulary.tokens[token_id]
         if vocabulary.types[token_id] in (TokenType.NORMAL, TokenType.BYTE):
@@ -229,28 +194,5 @@ class Tokenizer:
         return StreamDecoder(
             self.token_bytes,
             skip=self._vocabulary.control if skip_special else frozenset(),
-            strip_space=self._space_prefix and not continuation,
+            strip_space=self._spaces.prefix is not SpacePrefix.NEVER and not continuation,
         )
-
-
-def without_surrogates(text: str) -> str:
-    """The text with every surrogate, which UTF-8 can't hold, replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # One for one, so that positions in the text stay what they were.
-        return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
-    return text
-
-
-def _strip_after(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> frozenset[int]:
-    """The markers after which white space is dropped.
-
-    GGUF doesn't say; Phi-3 is the one SentencePiece family whose markers do (llama.cpp knows it by its
-    name too). Its "<s>", "<unk>" and "<|endoftext|>" are the exceptions.
-    """
-    name = string(metadata, "general.name", "").lower()
-    if string(metadata, "general.architecture", "") != "phi3" and not ("phi-3" in name or "phi3" in name):
-        return frozenset()
-    plain_markers = ("<s>", "<unk>", "<|endoftext|>")
-    return frozenset(id for text, id in vocabulary.markers.items() if text not in plain_markers)

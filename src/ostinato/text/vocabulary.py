@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF file: tokens, what each is for, and the tokens with a name.
+"""A vocabulary: tokens, what each is for, and the tokens with a name.
 
 Source of the keys: the GGUF specification ("Tokenizer"). Source of the defaults and of the names of
 end-of-turn tokens: llama.cpp, `llama_vocab::impl::load`.
@@ -52,6 +52,9 @@ _END_MARKERS = frozenset(
 _END_WORDS = frozenset({"</s>", "<eos>", "<EOT>", "[EOT]", "[EOS]", "[e~["})
 
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+NAMED_TOKENS = ("bos_token_id", "unknown_token_id", *_END_KEYS)
+MORE_ENDS = "ostinato.tokenizer.end_token_ids"
+"""A key of this project: ids that end generation and that GGUF's own keys have no room for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,12 +91,37 @@ class Vocabulary:
             raise TokenizerFormatError("tokenizer.ggml.tokens", "at least one token", "an empty list")
         types = _per_token(metadata, "tokenizer.ggml.token_type", len(tokens))
         scores = _per_token(metadata, "tokenizer.ggml.scores", len(tokens))
-        types = np.ones(len(tokens), np.int32) if types is None else types.astype(np.int32)
-
         ids = {
             key: _token_id(metadata, f"tokenizer.ggml.{key}", len(tokens), default_ids.get(key))
-            for key in ("bos_token_id", "unknown_token_id", *_END_KEYS)
+            for key in NAMED_TOKENS
         }
+        return cls.assemble(
+            tokens,
+            np.ones(len(tokens), np.int32) if types is None else types.astype(np.int32),
+            ids,
+            scores=None if scores is None else scores.astype(np.float32),
+            more_ends=id_list(metadata, MORE_ENDS, len(tokens)),
+        )
+
+    @classmethod
+    def assemble(
+        cls,
+        tokens: list[str],
+        types: np.ndarray[Any, np.dtype[np.int32]],
+        ids: Mapping[str, int | None],
+        *,
+        scores: np.ndarray[Any, np.dtype[np.float32]] | None = None,
+        more_ends: Iterable[int] = (),
+    ) -> Vocabulary:
+        """Gives every token its role.
+
+        Args:
+            tokens: token texts by id.
+            types: [vocab], each a `TokenType` where the file keeps to them.
+            ids: the tokens with a name, by the names in `NAMED_TOKENS`; valid ids or None.
+            scores: [vocab], of vocabularies that merge by score.
+            more_ends: valid ids that end generation besides the named ones.
+        """
         control = set(_of_type(types, TokenType.CONTROL, TokenType.UNKNOWN))
         # A file that types its own <s> as user-defined still means a marker; one that types it normal
         # may have named an ordinary word, which must stay a word.
@@ -103,11 +131,12 @@ class Vocabulary:
         control |= ends
         ends.update(id for text in _END_WORDS if (id := by_text.get(text)) in control and id is not None)
         ends.update(id for key in _END_KEYS if (id := ids[key]) is not None)
+        ends.update(more_ends)
         _drop_message_separator(ends, by_text)
 
         user_defined = [id for id in _of_type(types, TokenType.USER_DEFINED) if id not in control]
-        marker_ids = [*sorted(control), *(id for id in user_defined if _looks_like_marker(tokens[id]))]
-        literal_ids = [id for id in user_defined if not _looks_like_marker(tokens[id])]
+        marker_ids = [*sorted(control), *(id for id in user_defined if looks_like_marker(tokens[id]))]
+        literal_ids = [id for id in user_defined if not looks_like_marker(tokens[id])]
         hidden = {*control, *user_defined, *_of_type(types, TokenType.UNUSED)}
         plain = by_text  # not needed whole any more
         for id in hidden:
@@ -117,7 +146,7 @@ class Vocabulary:
         return cls(
             tokens=tokens,
             types=types.tolist(),
-            scores=None if scores is None else scores.astype(np.float32),
+            scores=scores,
             control=frozenset(control),
             markers={tokens[id]: id for id in marker_ids if tokens[id]},
             literals={tokens[id]: id for id in literal_ids if tokens[id]},
@@ -195,12 +224,31 @@ def _token_id(metadata: Mapping[str, Any], key: str, n_tokens: int, default: int
     return int(value)
 
 
+def id_list(metadata: Mapping[str, Any], key: str, n_tokens: int) -> list[int]:
+    """A list of token ids of the metadata; empty where the key is missing.
+
+    Raises:
+        TokenizerFormatError: the value is not a list of ids below `n_tokens`.
+    """
+    value = metadata.get(key)
+    if value is None:
+        return []
+    ids = np.asarray(value) if isinstance(value, list | np.ndarray) else None
+    if ids is None or ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise TokenizerFormatError(key, "a list of token ids", type(value).__name__)
+    if ids.size and not (ids.min() >= 0 and ids.max() < n_tokens):
+        raise TokenizerFormatError(key, f"token ids below {n_tokens}", str(ids.tolist()))
+    result: list[int] = ids.astype(np.int64).tolist()
+    return result
+
+
 def _of_type(types: np.ndarray[Any, np.dtype[np.int32]], *wanted: TokenType) -> Iterable[int]:
     ids: list[int] = np.flatnonzero(np.isin(types, wanted)).tolist()
     return ids
 
 
-def _looks_like_marker(text: str) -> bool:
+def looks_like_marker(text: str) -> bool:
+    """Whether a text is written like the markers of turns, so that only trusted text may hold it."""
     return text in _END_WORDS or any(bar in text for bar in ("<|", "|>", "<｜", "｜>"))
 
 

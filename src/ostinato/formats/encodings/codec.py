@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ostinato.ir.encoding import Encoding
 
 # Weights decoded at a time: the output of a chunk and its temporaries stay in a core's L2 cache.
-_CHUNK = 1 << 16
+CHUNK = 1 << 16
 
 
 class Codec(ABC):
@@ -50,7 +50,7 @@ class Codec(ABC):
 
         blocks = np.ascontiguousarray(raw).reshape(-1, encoding.block_bytes)  # [blocks, block_bytes]
         values = out.reshape(-1, encoding.block)  # [blocks, block], a view
-        step = max(_CHUNK // encoding.block, 1)
+        step = max(CHUNK // encoding.block, 1)
         # Infinite scales times zero are NaN, as ggml has it, and no reason to warn.
         with np.errstate(invalid="ignore", over="ignore"):
             for start in range(0, len(blocks), step):

@@ -19,7 +19,8 @@ class GgufTensor:
     """One tensor's place in a file.
 
     `shape` is row-major, ggml's `ne` reversed: a weight matrix is `(out, in)`, the last dimension is
-    contiguous and a whole number of the encoding's blocks. `offset` counts from the start of the file.
+    contiguous and a whole number of the encoding's blocks. `offset` counts from the start of its file, which
+    is number `part` of a split model's parts, from 0.
     """
 
     name: str
@@ -27,6 +28,7 @@ class GgufTensor:
     encoding: Encoding
     offset: int
     nbytes: int
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,93 +1,99 @@
-"""A GGUF file, mapped read-only."""
+"""An open GGUF model: one file, or all parts of a split one."""
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
-import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ostinato.errors.formats import ModelFileClosed, ModelFileMissing, ModelFileUnreadable, ModelFormatError
-from ostinato.formats.gguf import guards
-from ostinato.formats.gguf.cursor import Cursor
+from ostinato.formats.gguf import split
 from ostinato.formats.gguf.directory import GgufTensor
-from ostinato.formats.gguf.header import Header, read_header
+from ostinato.formats.gguf.mapped import MappedFile
 from ostinato.formats.gguf.metadata import Metadata
 
 
 class GgufFile:
-    """An open GGUF file of version 2 or 3, little-endian; a context manager.
+    """An open GGUF model of version 2 or 3, little-endian; a context manager.
 
     Opening reads the head (metadata and tensor directory) and checks it against the file's size; tensor
-    bytes are paged in when `data` views of them are read. The file must not be shortened while it is open:
-    reading a page that has gone ends the process, as with any mapping.
+    bytes are paged in when `data` views of them are read. A model in several files is opened by its first
+    part, `NAME-00001-of-0000N.gguf`; the others lie beside it.
+
+    A file may be replaced while it is open, by renaming another over it: the views go on showing the old
+    one. It must not be written to or shortened. `data` notices when a tensor's end is no longer there, but a
+    page that goes after that, under a view, ends the process when it is read, as with any mapping.
 
     Attributes:
-        path: The file as it was named.
+        path: The file as it was named, the first part of a split model.
+        parts: All files, in order; one unless the model is split.
+        nbytes: Size of all files together when they were opened.
         version: 2 or 3.
-        alignment: Tensor offsets are multiples of this within the data section.
-        metadata: Typed metadata, in file order.
-        tensors: The directory by name, in file order. A tensor's encoding may have no codec.
-        metadata_bytes: Length of header, metadata and directory, without the padding behind them.
+        alignment: Tensor offsets are multiples of this within the data section of the first file.
+        metadata: Typed metadata of the first file, in file order.
+        tensors: The directory by name, in the order of the parts and of their files. A tensor's encoding may
+            have no codec.
+        metadata_bytes: Length of header, metadata and directory, without the padding behind them, of all
+            files together.
     """
 
     path: Path
+    parts: tuple[Path, ...]
+    nbytes: int
     version: int
     alignment: int
     metadata: Metadata
     tensors: Mapping[str, GgufTensor]
     metadata_bytes: int
 
-    def __init__(self, path: Path, mapping: mmap.mmap, header: Header) -> None:
-        self.path = path
-        self.version = header.version
-        self.alignment = header.alignment
-        self.metadata = Metadata(MappingProxyType(header.metadata), str(path))
-        self.tensors = MappingProxyType(header.tensors)
-        self.metadata_bytes = header.nbytes
-        self._mapping: mmap.mmap | None = mapping
+    def __init__(self, files: Sequence[MappedFile], metadata: Metadata) -> None:
+        head = files[0].header
+        self.path = files[0].path
+        self.parts = tuple(file.path for file in files)
+        self.nbytes = sum(file.nbytes for file in files)
+        self.version = head.version
+        self.alignment = head.alignment
+        self.metadata = metadata
+        self.tensors = MappingProxyType(split.join_tensors(files))
+        self.metadata_bytes = sum(file.header.nbytes for file in files)
+        self._files = files
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GgufFile:
-        """Maps `path` and reads its head.
+        """Maps `path` and the parts that belong to it, and reads their heads.
 
         Raises:
-            ModelFileMissing: There is no such file.
+            ModelFileMissing: There is no such file; `ModelPartMissing` for one of its parts.
             ModelFileUnreadable: The operating system refuses it.
-            ModelFormatError: It is no GGUF file of a known version, or its head breaks a rule of the format.
+            ModelFormatError: It is no GGUF file of a known version, its head breaks a rule of the format, it
+                is a part other than the first, or the parts don't belong together.
         """
-        path = Path(path)
-        mapping = _map(path)
-        try:
-            header = read_header(Cursor(mapping, str(path)))
-        except BaseException:
-            mapping.close()
-            raise
-        return cls(path, mapping, header)
+        with ExitStack() as opened:
+            first = opened.enter_context(closing(MappedFile(Path(path))))
+            metadata = Metadata(MappingProxyType(first.header.metadata), str(path), first.header.widths)
+            files = [first]
+            for other in split.other_parts(first.path, metadata):
+                files.append(opened.enter_context(closing(MappedFile(other))))
+                split.check_part(first, files[-1], len(files) - 1)
+            file = cls(files, metadata)
+            opened.pop_all()
+            return file
 
     def data(self, tensor: GgufTensor) -> NDArray[np.uint8]:
         """The tensor's bytes, a read-only view of the mapping: `[*shape[:-1], bytes of a row]`, uint8.
 
-        Raises `ModelFileClosed` after `close`.
+        Raises `ModelFileClosed` after `close`, and `ModelFileChanged` when the file has become too short.
         """
-        if self._mapping is None:
-            raise ModelFileClosed(str(self.path))
-        flat = np.frombuffer(self._mapping, np.uint8, tensor.nbytes, tensor.offset)
-        return flat.reshape(*tensor.shape[:-1], tensor.encoding.row_bytes(tensor.shape[-1]))
+        return self._files[tensor.part].data(tensor)
 
     def close(self) -> None:
-        """Lets go of the mapping; it goes when the last view of its data does. Closing twice is fine."""
-        mapping, self._mapping = self._mapping, None
-        if mapping is not None:
-            # A live view holds the mapping and keeps working; the last one to go unmaps it.
-            with contextlib.suppress(BufferError):
-                mapping.close()
+        """Lets go of the mappings; one goes when the last view of its data does. Closing twice is fine."""
+        for file in self._files:
+            file.close()
 
     def __enter__(self) -> GgufFile:
         return self
@@ -98,24 +104,6 @@ class GgufFile:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._mapping is None else "open"
-        return f"<GgufFile {self.path} v{self.version}, {len(self.tensors)} tensors, {state}>"
-
-
-def _map(path: Path) -> mmap.mmap:
-    """Maps a regular, non-empty file read-only."""
-    file = str(path)
-    try:
-        # Asked before opening: opening a pipe would wait for its writer.
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            got = "a directory" if stat.S_ISDIR(mode) else "a special file"
-            raise ModelFormatError(file, "file", "a regular file", got, advice="Name a .gguf file.")
-        with path.open("rb") as handle:
-            if os.fstat(handle.fileno()).st_size == 0:  # nothing to map
-                guards.check_magic(file, b"")
-            return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ModelFileMissing(file) from error
-    except OSError as error:
-        raise ModelFileUnreadable(file, error.strerror or str(error)) from error
+        state = "closed" if self._files[0].closed else "open"
+        parts = f" in {len(self.parts)} parts" if len(self.parts) > 1 else ""
+        return f"<GgufFile {self.path}{parts} v{self.version}, {len(self.tensors)} tensors, {state}>"

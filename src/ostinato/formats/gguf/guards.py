@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
+from math import prod
 from typing import NoReturn, Protocol
 
 from ostinato.errors.formats import ModelFormatError
@@ -111,10 +112,7 @@ def check_rank(file: str, offset: int, field: str, rank: int) -> None:
 
 def check_dims(file: str, offset: int, field: str, dims: Sequence[int]) -> None:
     """Every dimension is positive and the number of elements fits a signed 64-bit integer."""
-    elements = 1
-    for dim in dims:
-        elements *= dim
-    if not 0 < elements <= MAX_ELEMENTS:
+    if min(dims) < 1 or prod(dims) > MAX_ELEMENTS:
         raise ModelFormatError(file, field, "positive sizes with a 63-bit product", str(tuple(dims)), offset)
 
 

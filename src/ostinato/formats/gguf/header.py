@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ostinato.formats.gguf import guards
 from ostinato.formats.gguf.cursor import Cursor
 from ostinato.formats.gguf.directory import LEAST_ENTRY_BYTES, GgufTensor, read_directory
 from ostinato.formats.gguf.metadata import MetadataValue
-from ostinato.formats.gguf.values import read_value
+from ostinato.formats.gguf.values import DTYPES, read_value
 
 ALIGNMENT_KEY = "general.alignment"
 DEFAULT_ALIGNMENT = 32
@@ -22,6 +25,7 @@ class Header:
     version: int
     alignment: int
     metadata: dict[str, MetadataValue]
+    widths: dict[str, np.dtype[Any]]  # of the metadata's numeric scalars
     tensors: dict[str, GgufTensor]
     nbytes: int
 
@@ -42,9 +46,11 @@ def read_header(cursor: Cursor) -> Header:
     guards.check_count(cursor.file, tensors_at, "tensor_count", tensor_count, LEAST_ENTRY_BYTES, room)
     guards.check_count(cursor.file, pairs_at, "metadata_count", pair_count, LEAST_PAIR_BYTES, room)
 
-    metadata, alignment = _read_metadata(cursor, pair_count)
+    metadata, widths = _read_metadata(cursor, pair_count)
+    # the guard admits integers only
+    alignment: int = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)  # type: ignore[assignment]
     tensors = read_directory(cursor, tensor_count, alignment)
-    return Header(version, alignment, metadata, tensors, cursor.position)
+    return Header(version, alignment, metadata, widths, tensors, cursor.position)
 
 
 def _read_version(cursor: Cursor) -> int:
@@ -55,17 +61,17 @@ def _read_version(cursor: Cursor) -> int:
     return version
 
 
-def _read_metadata(cursor: Cursor, count: int) -> tuple[dict[str, MetadataValue], int]:
+def _read_metadata(cursor: Cursor, count: int) -> tuple[dict[str, MetadataValue], dict[str, np.dtype[Any]]]:
     metadata: dict[str, MetadataValue] = {}
-    alignment = DEFAULT_ALIGNMENT
+    widths: dict[str, np.dtype[Any]] = {}
     for index in range(count):
         at = cursor.position
         key = cursor.name(f"metadata[{index}].key")
         guards.check_unique(cursor.file, at, f"metadata[{index}].key", key, metadata)
         at = cursor.position
-        value = read_value(cursor, key)
-        metadata[key] = value
+        number, metadata[key] = read_value(cursor, key)
+        if number in DTYPES:
+            widths[key] = DTYPES[number]
         if key == ALIGNMENT_KEY:
-            guards.check_alignment(cursor.file, at, key, value)
-            alignment = value  # type: ignore[assignment]  # the guard admits integers only
-    return metadata, alignment
+            guards.check_alignment(cursor.file, at, key, metadata[key])
+    return metadata, widths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -36,9 +37,20 @@ class Metadata(Mapping[str, MetadataValue]):
     (30, 10000.0, None)
     """
 
-    def __init__(self, values: Mapping[str, MetadataValue], file: str) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, MetadataValue],
+        file: str,
+        widths: Mapping[str, np.dtype[Any]] = MappingProxyType({}),
+    ) -> None:
         self._values = values
+        self._widths = widths
         self.file = file
+
+    def typed(self) -> dict[str, MetadataValue | np.generic]:
+        """The values with every number as a numpy scalar of the file's own width, for an exact copy."""
+        widths = self._widths
+        return {key: widths[key].type(value) if key in widths else value for key, value in self.items()}
 
     def __getitem__(self, key: str) -> MetadataValue:
         return self._values[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -23,17 +24,26 @@ SCALARS: Mapping[int, struct.Struct] = MappingProxyType(
 )
 
 
-def read_value(cursor: Cursor, key: str) -> MetadataValue:
-    """The value at the cursor: its type number, then its bytes."""
+# type number -> numpy's type for it, in an array as for a scalar alone
+DTYPES: Mapping[int, np.dtype[Any]] = MappingProxyType(
+    {
+        number: np.dtype(np.bool_) if number == BOOL else np.dtype(layout.format)
+        for number, layout in SCALARS.items()
+    }
+)
+
+
+def read_value(cursor: Cursor, key: str) -> tuple[int, MetadataValue]:
+    """The type number at the cursor, and the value of that type behind it."""
     at = cursor.position
     number = cursor.u32(f"{key}: type")
     if number == STRING:
-        return cursor.text(key)
+        return number, cursor.text(key)
     if number == ARRAY:
-        return _read_array(cursor, key)
+        return number, _read_array(cursor, key)
     if number not in SCALARS:
         guards.refuse_value_type(cursor.file, at, f"{key}: type", number)
-    return _read_scalar(cursor, key, number)
+    return number, _read_scalar(cursor, key, number)
 
 
 def _read_scalar(cursor: Cursor, key: str, number: int) -> int | float | bool:
