@@ -32,7 +32,7 @@ def rope_from_hf(config: Config, head_dim: int, default_part: float = 1.0) -> Ro
     if kind not in ("linear", "llama3"):
         raise UnsupportedModel(config.file, "rope_type", "default, linear, llama3", kind)
     factor = settings.number("factor")
-    _require(config, "factor", factor, math.isfinite(factor) and factor > 0)
+    _require(config, "factor", factor, 0.0 < factor < 1e9)
     if kind == "linear":
         return RopeSpec(base, rot, linear=factor)
     trained = settings.integer("original_max_position_embeddings")
