@@ -22,9 +22,13 @@ needs_dev_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="nee
 
 
 def spawn(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*COMMAND, *arguments], **{"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE} | options
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*COMMAND, *arguments], preexec_fn=heed_sigint, **streams | options)
+
+
+def heed_sigint() -> None:
+    """Tests that run in the background of a shell have SIGINT ignored, and so would their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def until(file: int, wanted: Callable[[bytes], bool], seconds: float = 60) -> bytes:
@@ -173,7 +177,8 @@ def test_ctrl_c_before_the_first_token() -> None:
 def sabotaged(prelude: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     program = f"{prelude}; {COMMAND[2]}"
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | options
-    return subprocess.run([COMMAND[0], "-c", program, *arguments], timeout=60, check=False, **streams)
+    command = [COMMAND[0], "-c", program, *arguments]
+    return subprocess.run(command, timeout=60, check=False, preexec_fn=heed_sigint, **streams)
 
 
 @needs_dev_full
