@@ -167,7 +167,7 @@ def test_ctrl_c_before_the_first_token() -> None:
     """In the middle of the prompt, made certain by a forward that sends the signal itself."""
     prelude = (
         "import os, signal; from ostinato.engine import token_loop; "
-        "token_loop.forward_with_kv_context = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT)"
+        "token_loop.run_step = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT)"
     )
     ran = sabotaged(prelude, "run", "-m", TINY, "--temperature", "0", "hi")
     assert (ran.returncode, ran.stdout) == (130, b"")

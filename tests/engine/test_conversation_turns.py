@@ -23,6 +23,7 @@ from ostinato.engine import conversation as conversation_module
 from ostinato.engine import token_loop
 from ostinato.engine.conversation import Conversation, common_prefix
 from ostinato.engine.llm import LLM
+from ostinato.engine.pool import run_step
 from ostinato.errors import InvalidSetting, PromptTooLong
 from ostinato.generate.settings import Sampling
 from sabotage import goes_red, nothing
@@ -103,14 +104,14 @@ def keeps_prefix(llm: LLM) -> None:
     shared = common_prefix(held, ids)
     assert shared >= talk.receipt.prompt_tokens > 0
     rows = []
-    real = token_loop.forward_with_kv_context
+    real = token_loop.run_step
 
     def watched(model: Any, tokens: Any, *rest: Any, **want: Any) -> Any:
         rows.append(len(tokens))
         return real(model, tokens, *rest, **want)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_loop, "forward_with_kv_context", watched)
+        patch.setattr(token_loop, "run_step", watched)
         ask(talk, "more", 1)
     assert rows == [len(ids) - shared]
     assert talk.receipt.reused_tokens == shared
@@ -165,7 +166,7 @@ def test_an_answer_that_fails_leaves_no_trace(
     before = list(talk.messages)
     monkeypatch.setattr(token_loop, "CHUNK", 4)
     with monkeypatch.context() as patch:
-        patch.setattr(token_loop, "forward_with_kv_context", failing_at(step, error))
+        patch.setattr(token_loop, "run_step", failing_at(step, error))
         with pytest.raises(type(error)):
             ask(talk, "what?")
     assert talk.messages == before
@@ -183,7 +184,7 @@ def failing_at(step: int, error: BaseException) -> Any:
         calls += 1
         if calls == step + 1:
             raise error
-        return forward_with_kv_context(*arguments, **options)
+        return run_step(*arguments, **options)
 
     return forward
 
@@ -338,7 +339,7 @@ class Turns(RuleBasedStateMachine):
     @rule(text=words, step=st.integers(0, 2))
     def fail(self, text: str, step: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(token_loop, "forward_with_kv_context", failing_at(step, RuntimeError("kernel")))
+            patch.setattr(token_loop, "run_step", failing_at(step, RuntimeError("kernel")))
             try:
                 ask(self.talk, text, 6)
             except RuntimeError:
@@ -379,7 +380,7 @@ def test_any_order_of_events(talker: LLM) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Turns,
         settings=settings(
-            max_examples=25, stateful_step_count=14, deadline=None, derandomize=True, database=None,
+            max_examples=45, stateful_step_count=14, deadline=None, derandomize=True, database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from ostinato.decode.want import All
 from ostinato.engine import convert as convert_module
 from ostinato.engine.convert import convert
 from ostinato.engine.llm import LLM
-from ostinato.errors import InvalidSetting, MissingTensors, UnsupportedEncoding
+from ostinato.errors import InvalidSetting, MissingTensors, NoEncoder
 from ostinato.formats.gguf import GgufFile
 from ostinato.generate.settings import Sampling
 from ostinato.ir import encoding as enc
@@ -107,7 +107,7 @@ def test_a_quantised_file_becomes_floats_again(
 
 
 def test_what_can_t_be_written_leaves_nothing_behind(fixtures: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedEncoding, match="Q4_K"):
+    with pytest.raises(NoEncoder, match="Q4_K, asked for all matrices"):
         convert(fixtures / "tiny-phi.gguf", tmp_path / "out.gguf", enc.Q4_K)
     source = tmp_path / "broken"
     source.mkdir()

@@ -12,6 +12,7 @@ from ostinato.decode.forward import forward_with_kv_context
 from ostinato.decode.kv_cache import KvCache
 from ostinato.engine import token_loop
 from ostinato.engine.llm import LLM
+from ostinato.engine.pool import run_step
 from ostinato.engine.receipt import Receipt
 from ostinato.engine.token_loop import generate_tokens
 from ostinato.errors import (
@@ -147,13 +148,13 @@ def test_a_prompt_in_chunks_is_the_same_prompt(llm: LLM, monkeypatch: pytest.Mon
 
 def test_chunks_bound_the_rows_of_a_step(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
-    real = forward_with_kv_context
+    real = token_loop.run_step
 
     def watched(model: Any, tokens: Any, *rest: Any, **kind: Any) -> Any:
         rows.append(len(tokens))
         return real(model, tokens, *rest, **kind)
 
-    monkeypatch.setattr(token_loop, "forward_with_kv_context", watched)
+    monkeypatch.setattr(token_loop, "run_step", watched)
     monkeypatch.setattr(token_loop, "CHUNK", 10)
     list(tokens_of(llm, [65] * 23, llm.new_cache(), max_tokens=3))
     assert rows == [10, 10, 3, 1, 1]
@@ -230,7 +231,7 @@ def failing_at(step: int, error: BaseException) -> Callable[..., Any]:
         calls += 1
         if calls == step + 1:
             raise error
-        return forward_with_kv_context(*arguments, **options)
+        return run_step(*arguments, **options)
 
     return forward
 
@@ -248,7 +249,7 @@ def test_a_step_that_fails_leaves_a_cache_to_go_on_with(
     expected = by_hand(llm, PROMPT, 8)
     cache, receipt, tokens = llm.new_cache(), Receipt(), []
     with monkeypatch.context() as patch:
-        patch.setattr(token_loop, "forward_with_kv_context", failing_at(step, error))
+        patch.setattr(token_loop, "run_step", failing_at(step, error))
         with pytest.raises(type(error)):
             drain(tokens_of(llm, PROMPT, cache, receipt=receipt), tokens)
     assert tokens == expected[:step]
@@ -277,10 +278,10 @@ def test_a_damaged_model_says_so_in_its_first_step(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, sampling: Sampling
 ) -> None:
     def forward(*arguments: Any, **options: Any) -> Any:
-        result = forward_with_kv_context(*arguments, **options)
+        result = run_step(*arguments, **options)
         return result if isinstance(result, int) else np.full_like(result, np.nan)
 
-    monkeypatch.setattr(token_loop, "forward_with_kv_context", forward)
+    monkeypatch.setattr(token_loop, "run_step", forward)
     with pytest.raises(InvalidLogits):
         next(tokens_of(llm, PROMPT, llm.new_cache(), sampling=sampling))
 

@@ -196,7 +196,7 @@ SMALL_PAIRS = (
 SMALL_ENTRIES = (
     Entry(b"embed.weight", (64, 3), 2, 3 * 36),  # Q4_0
     Entry(b"norm.weight", (4,), 0, 16),  # F32
-    Entry(b"out.weight", (256, 2), 14, 420),  # Q6_K: named, no codec
+    Entry(b"out.weight", (256, 2), 14, 420),  # Q6_K
     Entry(b"deep", (2, 3, 4, 5), 1, 240),  # F16
 )
 

@@ -19,6 +19,7 @@ from safetensorsbuilder import (
 
 from ostinato.errors import OstinatoError
 from ostinato.errors.formats import ModelFormatError
+from ostinato.formats import mapping
 from ostinato.formats.safetensors import Checkpoint, folder, guards
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -108,5 +109,5 @@ def peak_of(work: Callable[[], object]) -> int:
 
 def owned_guards() -> set[str]:
     """The names of all guards of the reader."""
-    names = [name for module in (guards, folder) for name in vars(module)]
+    names = [name for module in (guards, folder, mapping) for name in vars(module)]
     return {name for name in names if name.startswith(("check_", "refuse_"))}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import gguf
 import numpy as np
 import pytest
 
-from ostinato.errors.formats import UnsupportedEncoding
+from ostinato.errors.formats import NoEncoder
 from ostinato.formats.encodings import CODECS, ENCODERS, encoder, encoder_for
 from ostinato.formats.encodings.encoder import reciprocal, settle
 from ostinato.ir import encoding as e
@@ -225,10 +227,12 @@ def test_asking_for_an_encoder_that_is_not_there() -> None:
     assert encoder_for(e.Q6_K) is None
     assert encoder_for(e.Q8_0) is ENCODERS[e.Q8_0] is CODECS[e.Q8_0]
     assert encoder(e.Q8_0, tensor="t", file="f") is ENCODERS[e.Q8_0]
-    with pytest.raises(UnsupportedEncoding) as caught:
+    with pytest.raises(NoEncoder) as caught:
         encoder(e.Q6_K, tensor="output.weight", file="m.gguf")
     assert (caught.value.file, caught.value.tensor, caught.value.encoding) == (
         "m.gguf",
         "output.weight",
         "Q6_K",
     )
+    assert str(caught.value) == "m.gguf: Q6_K, asked for output.weight, has no encoder here"
+    assert pickle.loads(pickle.dumps(caught.value)).fields() == caught.value.fields()

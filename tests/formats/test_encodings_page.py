@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+from ostinato.errors import NoEncoder, UnsupportedEncoding
 from ostinato.formats.encodings import CODECS, ENCODERS
 from ostinato.ir import encoding as e
 
@@ -52,6 +53,25 @@ def test_the_table_is_up_to_date() -> None:
     assert wanted in PAGE.read_text(encoding="utf-8"), (
         f"docs/encodings.md should have this table:\n\n{wanted}"
     )
+
+
+def named(remedy: str) -> list[str]:
+    """The encodings that a remedy lists, `A to B` being all from A to B in the table's order."""
+    order = [each.name for each in vars(e).values() if isinstance(each, e.Encoding)]
+    found = []
+    for first, last in re.findall(r"\b([A-Z]+\d\w*)(?: to ([A-Z]+\d\w*))?", remedy):
+        found += order[order.index(first) : order.index(last or first) + 1]
+    return found
+
+
+def test_the_errors_name_what_can_be_read_and_written() -> None:
+    table = [each.name for each in vars(e).values() if isinstance(each, e.Encoding)]
+    for error, codecs in (
+        (UnsupportedEncoding("m", "t", "F64"), CODECS),
+        (NoEncoder("m", "t", "F64"), ENCODERS),
+    ):
+        names = named(error.remedy)
+        assert names == [name for name in table if name in {each.name for each in codecs}]
 
 
 def test_each_block_format_states_its_bytes_and_bits() -> None:

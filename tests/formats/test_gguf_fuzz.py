@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from ggufbuilder import ARRAY, F32, STRING, U32, Entry, Layout, Pair, Span, build, small
+from rewriting import rewrite
 
 from ostinato.errors.formats import ModelFormatError
 from ostinato.formats.encodings import codec_for
@@ -140,7 +141,7 @@ def fuzz(path: Path, seeds: range) -> Counter[str]:
     try:
         for seed in seeds:
             data = mutate(random.Random(seed))
-            path.write_bytes(data)
+            rewrite(path, data)
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             try:

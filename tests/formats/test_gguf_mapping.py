@@ -13,8 +13,9 @@ import pytest
 from ggufbuilder import Entry, build, small, split_model, write_files
 
 from ostinato.errors.formats import ModelFileChanged, ModelFormatError
+from ostinato.formats import mapping
 from ostinato.formats import pages as page_module
-from ostinato.formats.gguf import GgufFile, mapped
+from ostinato.formats.gguf import GgufFile
 from ostinato.formats.pages import release
 from sabotage import goes_red, nothing
 
@@ -102,7 +103,9 @@ def expect_noticed(path: Path) -> None:
 
 
 def test_a_file_that_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_red(monkeypatch, mapped, "check_not_shortened", nothing, lambda: expect_noticed(tmp_path / "m.gguf"))
+    goes_red(
+        monkeypatch, mapping, "check_not_shortened", nothing, lambda: expect_noticed(tmp_path / "m.gguf")
+    )
 
 
 def test_a_part_that_shrinks(tmp_path: Path) -> None:

@@ -273,6 +273,11 @@ def test_a_missing_key(getter: str) -> None:
     assert get("absent", marker) is marker
 
 
+def test_a_default_is_for_a_missing_key_even_if_it_is_the_value() -> None:
+    with pytest.raises(ModelFormatError):
+        VALUES.text("i", VALUES["i"])
+
+
 def test_number_is_a_float_whatever_the_file_has() -> None:
     assert type(VALUES.number("i")) is float
 

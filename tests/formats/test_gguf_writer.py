@@ -77,7 +77,7 @@ def expected(value: Any) -> Any:
     return np.uint32(value) if 0 <= value < 1 << 32 else np.int64(value) if value < 0 else np.uint64(value)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(metadata=metadata, tensors=tensors(), alignment=st.sampled_from(ALIGNMENTS), pieces=st.integers(0, 9))
 def test_what_is_written_is_read(
     tmp_path: Path, metadata: dict[str, Any], tensors: list[Any], alignment: int, pieces: int

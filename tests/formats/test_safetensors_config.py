@@ -90,7 +90,7 @@ def test_a_value_of_another_type(getter: str, value: object) -> None:
     assert f"c.json: {caught.value.field}: expected" in str(caught.value)
     if getter != "section":
         with pytest.raises(ModelFormatError):
-            getattr(inner, getter)("key", "a default is for missing keys")
+            getattr(inner, getter)("key", value)  # a default is for missing keys
 
 
 def test_a_list_names_the_wrong_item() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from rewriting import cut_everywhere
 from safetensorsbuilder import (
     INDEX,
     SINGLE,
@@ -76,8 +77,7 @@ def test_a_broken_folder_costs_memory_in_proportion(case: Case, tmp_path: Path) 
 def test_truncated_anywhere(name: str, tmp_path: Path) -> None:
     files = small()
     write(tmp_path, files)
-    for end in range(len(files[name])):
-        (tmp_path / name).write_bytes(files[name][:end])
+    for end in cut_everywhere(tmp_path / name, files[name]):
         error = outcome(tmp_path)
         assert isinstance(error, ModelFormatError), end
         assert error.file == str(tmp_path / name)
@@ -87,8 +87,7 @@ def test_truncated_anywhere(name: str, tmp_path: Path) -> None:
 def test_truncated_shards_and_index(name: str, tmp_path: Path) -> None:
     files = sharded()
     write(tmp_path, files)
-    for end in range(len(files[name])):
-        (tmp_path / name).write_bytes(files[name][:end])
+    for end in cut_everywhere(tmp_path / name, files[name]):
         error = outcome(tmp_path)
         assert isinstance(error, ModelFormatError), end
         assert error.file == str(tmp_path / name)

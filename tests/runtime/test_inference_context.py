@@ -153,7 +153,7 @@ def test_a_topology_that_changes_costs_a_fresh_plan(monkeypatch: pytest.MonkeyPa
         assert result.tolist() == [[2, 2]]
         assert len(plans) == 3
 
-    goes_red(monkeypatch, context_module, "check_generation", nothing, check)
+    goes_red(monkeypatch, Registry, "check_generation", nothing, check)
 
 
 def test_values_cross_devices() -> None:

@@ -45,6 +45,8 @@ def complete_model(context: click.Context, param: click.Parameter, incomplete: s
 @click.option(
     "--weights", metavar="ENCODING", help="Quantise float matrices while loading: q8_0, q4_1, q4_0."
 )
+@click.option("--plan", type=click.Choice(["replan", "held", "captured"]), default="captured",
+              help="Plan every step, hold a plan, or replay it where it can be captured.")  # fmt: skip
 @click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), help="Element type of the KV cache.")
 @console_options
 @click.pass_obj
@@ -63,6 +65,7 @@ def run(
     context: int | None,
     threads: int | None,
     weights: str | None,
+    plan: str,
     kv_dtype: str | None,
 ) -> int:
     """Answer PROMPT, or what comes on stdin, or both: PROMPT first, then stdin. '-' reads stdin alone."""
@@ -75,7 +78,7 @@ def run(
     sampling = Sampling(temperature=temperature, top_p=top_p, min_p=min_p, seed=seed)
     llm = LLM(
         model, device=device, context=context, kv_dtype=kv_dtype, threads=threads,
-        weights=weights, progress=console.verbosity >= 0,
+        weights=weights, plan=plan, progress=console.verbosity >= 0,
     )  # fmt: skip
     console.note(
         f"{llm.file.path} ({llm.file.source}) on {llm.inference.location}, context {llm.context}", level=1

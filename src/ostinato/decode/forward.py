@@ -1,52 +1,44 @@
-"""Entry points: one step of a model over a KV cache."""
+"""Entry points: one step of a model over a KV cache, planned anew, held, or replayed."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ostinato.decode.capture import CapturedDecodeSession
+from ostinato.decode.data import check_tokens, data_by_node, shape_data, token_data
 from ostinato.decode.kv_cache import KvCache
-from ostinato.decode.step import StepGraph, build_step, step_env
-from ostinato.decode.want import All, Argmax, Hidden, Last, Rows, Want, out_rows
-from ostinato.device.storage import Storage
+from ostinato.decode.session import DecodeSession, HeldSession, StepSession, structure_of
+from ostinato.decode.slot import DecodeSlot, invalidate_decode_pair, refresh_decode_session
+from ostinato.decode.step import OUT_ROWS, ROWS, build_step, placement_hints, slab_bindings, step_env
+from ostinato.decode.want import LAST, All, Argmax, Hidden, Rows, Want, out_rows, shaped
+from ostinato.device.contract import CaptureRefusal
 from ostinato.device.traits import WritePath
-from ostinato.errors.decode import CacheMismatch, EmptyStep, TokenOutOfRange
-from ostinato.ir.location import Location
-from ostinato.ir.shape import NodeId
+from ostinato.errors.decode import CacheMismatch
+from ostinato.errors.device import TopologyChanged
 from ostinato.models.contract import Model
-from ostinato.models.rope import rope_tables
 from ostinato.runtime.context import Bindings, InferenceContext
 
-Array = npt.NDArray[Any]
-F32Array = npt.NDArray[np.float32]
+CHUNK = 512
+"""Rows of the held step plan: longer steps run in pieces, so that their memory is bounded."""
+BUCKETS = (8, 64, CHUNK)
+"""Row counts of held step plans on devices that can't take any count in one plan."""
+
+Ids = npt.NDArray[np.int64]
 
 
-@overload
-def forward_with_kv_context(
-    model: Model, tokens: Sequence[int], cache: KvCache, context: InferenceContext, *, want: Argmax
-) -> int: ...
-@overload
 def forward_with_kv_context(
     model: Model,
     tokens: Sequence[int],
     cache: KvCache,
     context: InferenceContext,
     *,
-    want: Last | All | Rows | Hidden = ...,
-) -> F32Array: ...
-def forward_with_kv_context(
-    model: Model,
-    tokens: Sequence[int],
-    cache: KvCache,
-    context: InferenceContext,
-    *,
-    want: Want = Last(),  # noqa: B008  a frozen value
+    want: Want = LAST,
     write_path: WritePath | None = None,
-) -> F32Array | int:
+) -> Any:
     """Run `tokens` after what `cache` holds, planning the step anew, and return what `want` asks for.
 
     Last → float32 `[vocab]` · All → `[seq, vocab]` · Rows → `[n, vocab]` · Hidden → `[seq, dim]` ·
@@ -55,39 +47,77 @@ def forward_with_kv_context(
     Raises EmptyStep, TokenOutOfRange, CapacityExceeded, CacheMismatch, RowOutOfRange before anything runs.
     Whatever is raised, `cache` attends the same positions as before; its length grows only on success.
     """
+    ids, path = _checked(model, tokens, cache, context, want, write_path)
+    result = _replan(model, ids, cache, context, want, path)
+    cache.advance(len(ids))
+    return result
+
+
+def forward_with_kv_context_persistent(
+    model: Model,
+    tokens: Sequence[int],
+    cache: KvCache,
+    context: InferenceContext,
+    slot: DecodeSlot,
+    *,
+    want: Want = LAST,
+    write_path: WritePath | None = None,
+) -> Any:
+    """The same through the slot's held plans, which are built when first needed, re-bound to another cache of
+    the same geometry, and dropped when they can't serve. A topology that changed costs one replanned step.
+    """
+    ids, path = _checked(model, tokens, cache, context, want, write_path)
+
+    def held() -> Any:
+        slot.statistics.held += 1
+        return _held(model, ids, cache, context, slot, want, path)
+
+    return _healing(model, ids, cache, context, slot, want, path, held)
+
+
+def forward_with_kv_context_captured(
+    model: Model,
+    tokens: Sequence[int],
+    cache: KvCache,
+    context: InferenceContext,
+    slot: DecodeSlot,
+    *,
+    want: Want = LAST,
+    write_path: WritePath | None = None,
+) -> Any:
+    """The same through a capture of the held decode plan, for one token; a longer step, and a plan that can't
+    be captured, run held, and the slot's statistics say why."""
+    ids, path = _checked(model, tokens, cache, context, want, write_path)
+
+    def replayed() -> Any:
+        capture = None
+        if len(ids) == 1 and not isinstance(want, All | Rows):
+            refresh_decode_session(slot, structure_of(model, cache, path), cache)
+            capture = _capture(model, ids, cache, context, slot, path)
+        if capture is None:
+            slot.statistics.held += 1
+            return _held(model, ids, cache, context, slot, want, path)
+        result = capture.replay_token(token_data(capture.session.step, model, ids, cache.length), want=want)
+        slot.statistics.captured += 1
+        return result
+
+    return _healing(model, ids, cache, context, slot, want, path, replayed)
+
+
+def _checked(
+    model: Model,
+    tokens: Sequence[int],
+    cache: KvCache,
+    context: InferenceContext,
+    want: Want,
+    write_path: WritePath | None,
+) -> tuple[Ids, WritePath]:
+    """Everything that can be wrong with a request; and its write path."""
     ids = check_tokens(model, tokens)
     check_cache(model, cache)
     cache.check_room(len(ids))
-    selected = out_rows(want, len(ids))
-    path = write_path or context.devices.device(context.location).traits.write_path
-    step = build_step(model, cache.capacity, cache.dtype, path)
-    bindings = Bindings(
-        weights=model.weights,
-        slabs=_slab_bindings(step, cache),
-        data=step_data(step, model, ids, cache.length, selected),
-    )
-    root = {Argmax: step.argmax, Hidden: step.hidden}.get(type(want), step.logits)
-    (result,) = context.realize(
-        step.graph,
-        [root],
-        bindings,
-        step_env(path, cache.length, len(ids), len(selected)),
-        hints=_hints(step, model, cache),
-    )
-    cache.advance(len(ids))
-    return _shaped(want, result)
-
-
-def check_tokens(model: Model, tokens: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Token ids as int64 `[seq]`; raises EmptyStep or TokenOutOfRange."""
-    vocab_size = model.config.vocab_size
-    ids = [operator.index(token) for token in tokens]
-    if not ids:
-        raise EmptyStep()
-    for token in ids:
-        if not 0 <= token < vocab_size:
-            raise TokenOutOfRange(token, vocab_size)
-    return np.asarray(ids, np.int64)
+    out_rows(want, len(ids))
+    return ids, write_path or context.devices.device(context.location).traits.write_path
 
 
 def check_cache(model: Model, cache: KvCache) -> None:
@@ -103,41 +133,153 @@ def check_cache(model: Model, cache: KvCache) -> None:
                 )
 
 
-def step_data(
-    step: StepGraph, model: Model, ids: npt.NDArray[np.int64], start: int, selected: Sequence[int]
-) -> Mapping[NodeId, Array]:
-    """This step's own data. The mask is left out: the shipped families attend by position alone."""
-    cos, sin = rope_tables(model.config.ropes, start, len(ids))
-    data: dict[NodeId, Array] = {
-        step.token_ids: ids,
-        step.rope_cos: cos,
-        step.rope_sin: sin,
-        step.out_rows: np.asarray(selected, np.int64),
+def _replan(
+    model: Model, ids: Ids, cache: KvCache, context: InferenceContext, want: Want, path: WritePath
+) -> Any:
+    """Build, plan, bind and run; the cache's length stays."""
+    selected = out_rows(want, len(ids))
+    step = build_step(model, cache.capacity, cache.dtype, path)
+    data = {
+        **data_by_node(step, token_data(step, model, ids, cache.length)),
+        **shape_data(step, len(ids), selected),
     }
-    if step.start is not None and step.count is not None:
-        data[step.start] = np.asarray(start, np.int64)
-        data[step.count] = np.asarray(len(ids), np.int64)
-    return data
+    root = {Argmax: step.argmax, Hidden: step.hidden}.get(type(want), step.logits)
+    (result,) = context.realize(
+        step.graph,
+        step.roots,
+        Bindings(model.weights, slab_bindings(step, cache), data),
+        step_env(cache.length, len(ids), len(selected)),
+        wanted=[root],
+        bounds={ROWS: len(ids), OUT_ROWS: len(selected)},
+        hints=placement_hints(step, model, cache),
+    )
+    return shaped(want, result)
 
 
-def _slab_bindings(step: StepGraph, cache: KvCache) -> Mapping[NodeId, Storage]:
-    bound: dict[NodeId, Storage] = {}
-    for layer, (k_node, v_node) in enumerate(step.slabs):
-        bound[k_node], bound[v_node] = cache.slabs(layer)
-    return bound
+def _healing(
+    model: Model,
+    ids: Ids,
+    cache: KvCache,
+    context: InferenceContext,
+    slot: DecodeSlot,
+    want: Want,
+    path: WritePath,
+    run: Callable[[], Any],
+) -> Any:
+    """Run held or captured; where the topology has changed, replan this step and let the slot start anew."""
+    try:
+        result = run()
+    except TopologyChanged as changed:
+        invalidate_decode_pair(slot, str(changed))
+        result = _replan(model, ids, cache, context, want, path)
+        slot.statistics.replanned += 1
+    cache.advance(len(ids))
+    return result
 
 
-def _hints(step: StepGraph, model: Model, cache: KvCache) -> Mapping[NodeId, Location]:
-    """A layer's weights live where its slabs do."""
-    places = cache.locations()
-    hints = {node: places[i] for i, pair in enumerate(step.slabs) for node in pair}
-    for name, spec in model.family.weight_specs(model.config).items():
-        if spec.layer is not None:
-            hints[step.weights[name]] = places[spec.layer]
-    return hints
+def _held(
+    model: Model,
+    ids: Ids,
+    cache: KvCache,
+    context: InferenceContext,
+    slot: DecodeSlot,
+    want: Want,
+    path: WritePath,
+) -> Any:
+    """Run through the slot's sessions, longer steps in pieces; the cache's length stays."""
+    refresh_decode_session(slot, structure_of(model, cache, path), cache)
+    if len(ids) == 1 and not isinstance(want, All | Rows):
+        session = _session(model, ids, cache, context, slot, path, 1)
+        assert isinstance(session, DecodeSession)
+        data = token_data(session.step, model, ids, cache.length)
+        return session.realize_token(
+            context.location, data, session.per_token_sym_env(cache.length), want=want
+        )
+    pieces = [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
+    selected = set(out_rows(want, len(ids)))
+    results = []
+    for at, piece in enumerate(pieces):
+        mine = [row - at * CHUNK for row in selected if at * CHUNK <= row < at * CHUNK + len(piece)]
+        results.append(_piece(model, piece, at * CHUNK, sorted(mine), cache, context, slot, want, path))
+    if isinstance(want, All | Hidden):
+        return np.concatenate(results)
+    if isinstance(want, Rows):
+        found = dict(zip(sorted(selected), np.concatenate(results), strict=True))
+        return np.stack([found[row] for row in want.indices]) if want.indices else results[-1]
+    return results[-1]
 
 
-def _shaped(want: Want, result: Array) -> F32Array | int:
-    if isinstance(want, Argmax):
-        return int(result[0])
-    return result[0] if isinstance(want, Last) else result
+def _piece(
+    model: Model,
+    ids: Ids,
+    done: int,
+    selected: Sequence[int],
+    cache: KvCache,
+    context: InferenceContext,
+    slot: DecodeSlot,
+    want: Want,
+    path: WritePath,
+) -> Any:
+    """Up to CHUNK rows of a step, `done` of its rows after the cache's length."""
+    rows = _bucket(len(ids), cache, context)
+    session = _session(model, ids, cache, context, slot, path, rows)
+    assert isinstance(session, StepSession)
+    count, start = len(ids), cache.length + done
+    padded = ids
+    if not _dynamic(cache, context):
+        padded = np.zeros(rows, np.int64)  # rows ≥ count are computed and never written
+        padded[:count] = ids
+    rows_wanted = selected if isinstance(want, All | Rows) else (count - 1,)
+    env = step_env(start, len(padded), len(rows_wanted), count)
+    result = session.realize_rows(
+        token_data(session.step, model, padded, start), env, count, rows_wanted, want
+    )
+    return result[:count] if isinstance(want, Hidden) else result
+
+
+def _session(
+    model: Model,
+    ids: Ids,
+    cache: KvCache,
+    context: InferenceContext,
+    slot: DecodeSlot,
+    path: WritePath,
+    rows: int,
+) -> HeldSession:
+    """The slot's session of this row bound, built where there is none."""
+    session = slot.sessions.get(rows)
+    if session is None:
+        kind = DecodeSession if rows == 1 else StepSession
+        session = kind.build(context, model, cache, path, rows, ids, slot.shelf)
+        slot.sessions[rows] = session
+        slot.statistics.sessions_built += 1
+    return session
+
+
+def _capture(
+    model: Model, ids: Ids, cache: KvCache, context: InferenceContext, slot: DecodeSlot, path: WritePath
+) -> CapturedDecodeSession | None:
+    """The slot's capture, made where there is none; None where the plan can't be captured."""
+    if slot.capture is None and slot.capture_refusal is None:
+        session = _session(model, ids, cache, context, slot, path, 1)
+        assert isinstance(session, DecodeSession)
+        made = CapturedDecodeSession.capture(session, context)
+        if isinstance(made, CaptureRefusal):
+            slot.capture_refusal = made
+            slot.statistics.capture_refusal = made.reason
+        else:
+            slot.capture = made
+            slot.statistics.captures += 1
+    return slot.capture
+
+
+def _dynamic(cache: KvCache, context: InferenceContext) -> bool:
+    places = {*cache.locations(), context.location}
+    return all(context.devices.device(place).traits.dynamic_rows for place in places)
+
+
+def _bucket(rows: int, cache: KvCache, context: InferenceContext) -> int:
+    """The row bound of the held plan for `rows`: one for all where rows are dynamic."""
+    if _dynamic(cache, context):
+        return CHUNK
+    return next(bucket for bucket in BUCKETS if rows <= bucket)

@@ -3,13 +3,16 @@ the row count is a symbol, and nothing about the token at hand stands in it as a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from ostinato.decode.kv_cache import slab_shapes
+from ostinato.decode.kv_cache import KvCache, slab_shapes
+from ostinato.device.storage import Storage
 from ostinato.device.traits import WritePath
 from ostinato.ir.dtype import DType
 from ostinato.ir.graph import Graph
+from ostinato.ir.location import Location
 from ostinato.ir.ops.attention import Attention
 from ostinato.ir.ops.const import ConstRole
 from ostinato.ir.ops.slab import WriteSlice, WriteSliceDevice
@@ -83,6 +86,8 @@ class StepGraph:
     """The nodes that callers bind or read. `start` and `count` are None on the symbolic path."""
 
     graph: Graph
+    capacity: int
+    write_path: WritePath
     token_ids: NodeId
     rope_cos: NodeId
     rope_sin: NodeId
@@ -95,6 +100,16 @@ class StepGraph:
     logits: NodeId
     argmax: NodeId
     hidden: NodeId
+
+    @property
+    def roots(self) -> tuple[NodeId, NodeId, NodeId]:
+        """What a step can hand back: each gets its own Copy, and only those asked for are made."""
+        return self.logits, self.argmax, self.hidden
+
+    @cached_property
+    def mask_is_live(self) -> bool:
+        """Whether the family reads the mask; the shipped ones attend by position alone."""
+        return any(self.mask in node.inputs for node in self.graph)
 
 
 def build_step(model: Model, capacity: int, kv_dtype: DType, write_path: WritePath) -> StepGraph:
@@ -133,6 +148,8 @@ def build_step(model: Model, capacity: int, kv_dtype: DType, write_path: WritePa
     logits = family.head(config, weights, hidden.gather(rows))  # [out_rows, vocab]
     return StepGraph(
         graph=graph,
+        capacity=capacity,
+        write_path=write_path,
         token_ids=step.token_ids.id,
         rope_cos=step.rope_cos.id,
         rope_sin=step.rope_sin.id,
@@ -156,9 +173,29 @@ def _position(graph: Graph, write_path: WritePath) -> Position:
     return Position(start, count, start + count)
 
 
-def step_env(write_path: WritePath, cached_len: int, rows: int, out_rows: int) -> SymEnv:
-    """The symbols of a step of `rows` tokens after `cached_len` others."""
+def step_env(cached_len: int, rows: int, out_rows: int, count: int | None = None) -> SymEnv:
+    """The symbols of a step of `rows` rows, `count` of them (or all) written after `cached_len` others.
+
+    Those that speak of the position are read on the symbolic path alone.
+    """
+    count = rows if count is None else count
     env = SymEnv({ROWS: rows, OUT_ROWS: out_rows})
-    if write_path is WritePath.SYMBOLIC:
-        env.bind(CACHED_LEN, cached_len).bind(COUNT, rows).bind(ATTENDED_LEN, cached_len + rows)
-    return env
+    return env.bind(CACHED_LEN, cached_len).bind(COUNT, count).bind(ATTENDED_LEN, cached_len + count)
+
+
+def slab_bindings(step: StepGraph, cache: KvCache) -> Mapping[NodeId, Storage]:
+    """A cache's slabs under their nodes."""
+    bound: dict[NodeId, Storage] = {}
+    for layer, (k_node, v_node) in enumerate(step.slabs):
+        bound[k_node], bound[v_node] = cache.slabs(layer)
+    return bound
+
+
+def placement_hints(step: StepGraph, model: Model, cache: KvCache) -> Mapping[NodeId, Location]:
+    """A layer's weights live where its slabs do."""
+    places = cache.locations()
+    hints = {node: places[i] for i, pair in enumerate(step.slabs) for node in pair}
+    for name, spec in model.family.weight_specs(model.config).items():
+        if spec.layer is not None:
+            hints[step.weights[name]] = places[spec.layer]
+    return hints

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ostinato.errors.decode import RowOutOfRange
 
@@ -35,7 +39,10 @@ class Argmax:
     """The most likely token after the last row, the lowest id among equals: int."""
 
 
+F32Array = npt.NDArray[np.float32]
+
 Want = Last | All | Rows | Hidden | Argmax
+LAST = Last()
 
 
 def out_rows(want: Want, rows: int) -> Sequence[int]:
@@ -48,3 +55,10 @@ def out_rows(want: Want, rows: int) -> Sequence[int]:
                 raise RowOutOfRange(row, rows)
         return want.indices
     return (rows - 1,)
+
+
+def shaped(want: Want, result: npt.NDArray[Any]) -> F32Array | int:
+    """What a step's root holds, as `want` promises it."""
+    if isinstance(want, Argmax):
+        return int(result[0])
+    return result[0] if isinstance(want, Last) else result

@@ -2,7 +2,7 @@
 
 program = device.compile(segment)                # immutable, shareable: code and a memory plan, no data
 bound = program.bind(slots, workspace, outputs)  # dtype, encoding, location, extent: checked once
-pending = bound.run(env); pending.wait()         # late device errors surface in wait
+pending = bound.run(env, overlay); pending.wait()  # late device errors surface in wait
 captured = bound.freeze(varying, env)            # a Captured, or a CaptureRefusal that says why
 captured.replay(values).wait()
 """
@@ -61,8 +61,9 @@ class Workspace(Protocol):
 class Bound(Protocol):
     """A program with its data: checked, ready to run any number of times."""
 
-    def run(self, env: SymEnv) -> Pending:
-        """Start one run. A failure leaves everything but the outputs and unread slab cells as it was."""
+    def run(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = ...) -> Pending:
+        """Start one run. `overlay` takes the place of bound inputs for this run alone; those are checked as
+        at binding. A failure leaves everything but the outputs and unread slab cells as it was."""
 
     def freeze(self, varying: Sequence[NodeId], env: SymEnv) -> Captured | CaptureRefusal:
         """Record the run; `varying` are the inputs whose values `replay` brings."""

@@ -15,13 +15,15 @@ from ostinato.ir.symbols import SymId
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value that crosses a segment's border: what must be bound there."""
+    """A value that crosses a segment's border: what must be bound there. A `changing` one may be another
+    storage in every run; weights and slabs stay those that were bound."""
 
     node: NodeId
     label: str
     shape: Shape
     dtype: DType
     encoding: Encoding
+    changing: bool
 
 
 @dataclass(frozen=True, slots=True)

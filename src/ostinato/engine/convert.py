@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ostinato.errors.formats import UnsupportedEncoding
-from ostinato.formats.encodings import CODECS, ENCODERS
+from ostinato.formats.encodings import CODECS, ENCODERS, encoder
 from ostinato.formats.gguf import GgufFile, GgufTensor
 from ostinato.formats.gguf.writer import TensorSource, write_gguf
 from ostinato.formats.safetensors import Checkpoint
@@ -31,10 +30,10 @@ def convert(source: Path, target: str | os.PathLike[str], encoding: Encoding | N
     """Write the model at `source` (a GGUF file, or a folder with safetensors) to `target`.
 
     With `encoding`, every matrix whose rows are whole blocks of it is stored so; vectors stay float32. The
-    file appears whole or not at all. Raises what loading raises, UnsupportedEncoding, InvalidModelContent.
+    file appears whole or not at all. Raises what loading raises, NoEncoder, InvalidModelContent.
     """
-    if encoding is not None and encoding not in ENCODERS:
-        raise UnsupportedEncoding(str(target), "all matrices", encoding.name)
+    if encoding is not None:
+        encoder(encoding, tensor="all matrices", file=str(target))
     if source.is_dir():
         with Checkpoint.open(source) as checkpoint:
             metadata, tensors = _from_checkpoint(checkpoint, encoding)

@@ -11,6 +11,7 @@ from ostinato import devices, hub
 from ostinato.decode.kv_cache import KvCache
 from ostinato.engine.memory import check_memory
 from ostinato.engine.opened import encoding_named, open_model
+from ostinato.engine.pool import PlanMode, SlotPool
 from ostinato.engine.receipt import Receipt
 from ostinato.engine.token_loop import generate_tokens
 from ostinato.errors.generate import InvalidSetting, NoChatTemplate
@@ -66,7 +67,8 @@ class LLM:
     model: a `.gguf` file, a folder with config.json and safetensors, `hf:org/name`, or a short alias.
     context: positions of the KV cache, by default what the model was trained for, at most 8192. kv_dtype:
     "f16" or "f32". threads: CPU threads, by default the physical cores that this process may use. weights:
-    "q8_0", "q4_1" or "q4_0" quantises matrices that the files hold as floats.
+    "q8_0", "q4_1" or "q4_0" quantises matrices that the files hold as floats. plan: "captured" replays a
+    recorded plan where that can be, "held" re-binds a plan made once, "replan" plans every step.
 
     Raises what `hub.resolve` and `load_model` raise, InvalidSetting, NoDevice, NotEnoughMemory.
     """
@@ -80,11 +82,14 @@ class LLM:
         kv_dtype: str | None = None,
         threads: int | None = None,
         weights: str | None = None,
+        plan: str = "captured",
         progress: bool = False,
     ) -> None:
         location = _location(device)
         check_count("context", context)
         check_count("threads", threads)
+        if plan not in {mode.value for mode in PlanMode}:
+            raise InvalidSetting("plan", " or ".join(mode.value for mode in PlanMode), repr(plan))
         if kv_dtype is not None and kv_dtype not in KV_DTYPES:
             raise InvalidSetting("kv_dtype", " or ".join(KV_DTYPES), repr(kv_dtype))
         devices.register_defaults(threads)
@@ -93,6 +98,8 @@ class LLM:
         self.file = hub.resolve(model, progress=progress)
         opened = open_model(self.file.path, None if weights is None else encoding_named(weights))
         self.model = opened.model
+        self.slots = SlotPool()
+        self.plan_mode = PlanMode(plan)
         self.context = context or min(self.trained_context, DEFAULT_CONTEXT)
         self.kv_dtype = KV_DTYPES[kv_dtype] if kv_dtype else traits.kv_dtypes[0]
         check_memory(self.model, traits, self.context, self.kv_dtype)
@@ -152,6 +159,7 @@ class LLM:
         tokens = generate_tokens(
             self.model, ids, cache, self.inference, Sampler((sampling or Sampling()).over(self.suggested)),
             max_tokens=max_tokens, end_ids=self.tokenizer.end_ids, receipt=receipt,
+            pool=self.slots, mode=self.plan_mode,
         )  # fmt: skip
         return Generation(tokens, self.tokenizer.decoder(continuation=continuation), receipt)
 

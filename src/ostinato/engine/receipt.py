@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from ostinato.decode.slot import SlotStatistics
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
@@ -13,7 +15,9 @@ class Receipt:
     """Filled while tokens come. Seconds; `tokens` counts what was generated, an end token not included.
 
     finish_reason: "stop" the model ended, "length" max_tokens reached, "context" the cache is full,
-    "interrupted" the caller stopped. `reused_tokens` of the prompt were in the cache already.
+    "interrupted" the caller stopped. `reused_tokens` of the prompt were in the cache already. `steps` counts
+    forward steps by how they were run ("captured", "held", "replanned"); `plan_notes` says why plainer ways
+    were taken.
     """
 
     prompt_tokens: int = 0
@@ -24,6 +28,17 @@ class Receipt:
     decode_steps: int = 0
     finish_reason: FinishReason = "interrupted"
     seed: int | None = None
+    steps: dict[str, int] = field(default_factory=dict)
+    plan_notes: list[str] = field(default_factory=list)
+
+    def count_steps(self, before: SlotStatistics, now: SlotStatistics) -> None:
+        """Take over what a leased slot has done since `before`."""
+        for how in ("captured", "held", "replanned"):
+            if count := getattr(now, how) - getattr(before, how):
+                self.steps[how] = count
+        dropped = now.drops[len(before.drops) :]
+        refused = [] if now.capture_refusal is None else [f"not captured: {now.capture_refusal}"]
+        self.plan_notes = [*(f"plan dropped: {reason}" for reason in dropped), *refused]
 
     @property
     def tokens_per_second(self) -> float:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from ostinato.decode.forward import check_cache, check_tokens, forward_with_kv_context
+from ostinato.decode.data import check_tokens
+from ostinato.decode.forward import check_cache
 from ostinato.decode.kv_cache import KvCache
-from ostinato.decode.want import Argmax, Last
+from ostinato.decode.want import Argmax, Last, Want
+from ostinato.engine.pool import PlanMode, SlotPool, run_step
 from ostinato.engine.receipt import Receipt
 from ostinato.errors.generate import EmptyPrompt, PromptTooLong
 from ostinato.generate.sampler import Sampler
@@ -44,26 +48,40 @@ def generate_tokens(
     max_tokens: int | None,
     end_ids: Container[int],
     receipt: Receipt,
+    pool: SlotPool | None = None,
+    mode: PlanMode = PlanMode.CAPTURED,
 ) -> Generator[int]:
     """Run the prompt in chunks after what the cache holds, then yield tokens until the model ends,
     `max_tokens` are out or the cache is full. The last token yielded is not in the cache yet.
 
-    An end token is not yielded. The iterator may be dropped at any point: the cache stays whole. What
-    `check_prompt` raises, and CacheMismatch, comes at once; the first step runs with the first `next`.
+    A slot of `pool` is leased from the first token to the end. An end token is not yielded. The iterator may
+    be dropped at any point: the cache stays whole. What `check_prompt` raises, and CacheMismatch, comes at
+    once; the first step runs with the first `next`.
     """
     check_cache(model, cache)
     check_prompt(model, prompt, held=cache.length, capacity=cache.capacity, max_tokens=max_tokens)
     receipt.reused_tokens = cache.length
     receipt.prompt_tokens = cache.length + len(prompt)
     receipt.seed = None if sampler.greedy else sampler.seed
-    return _tokens(model, prompt, cache, context, sampler, max_tokens, end_ids, receipt)
+
+    def leased() -> Generator[int]:
+        with (pool or SlotPool()).lease() as slot:
+            before = replace(slot.statistics)
+
+            def step(tokens: Sequence[int], want: Want) -> Any:
+                result = run_step(model, tokens, cache, context, slot, mode, want=want)
+                receipt.count_steps(before, slot.statistics)
+                return result
+
+            yield from _tokens(step, prompt, cache, sampler, max_tokens, end_ids, receipt)
+
+    return leased()
 
 
 def _tokens(
-    model: Model,
+    step: Callable[[Sequence[int], Want], Any],
     prompt: Sequence[int],
     cache: KvCache,
-    context: InferenceContext,
     sampler: Sampler,
     max_tokens: int | None,
     end_ids: Container[int],
@@ -72,9 +90,9 @@ def _tokens(
     began = time.perf_counter()
     *chunks, last = [prompt[at : at + CHUNK] for at in range(0, len(prompt), CHUNK)]
     for chunk in chunks:
-        forward_with_kv_context(model, chunk, cache, context, want=Argmax())
+        step(chunk, Argmax())
     # The sampler sees the first logits even when greedy, which needs none: a damaged model shows in them.
-    token = sampler.draw(forward_with_kv_context(model, last, cache, context, want=Last()))
+    token = sampler.draw(step(last, Last()))
     receipt.seconds_to_first = time.perf_counter() - began
     while True:
         if token in end_ids:
@@ -89,12 +107,6 @@ def _tokens(
             receipt.finish_reason = "context"
             return
         before = time.perf_counter()
-        token = _step(model, token, cache, context, sampler)
+        token = step([token], Argmax()) if sampler.greedy else sampler.draw(step([token], Last()))
         receipt.decode_seconds += time.perf_counter() - before
         receipt.decode_steps += 1
-
-
-def _step(model: Model, token: int, cache: KvCache, context: InferenceContext, sampler: Sampler) -> int:
-    if sampler.greedy:
-        return forward_with_kv_context(model, [token], cache, context, want=Argmax())
-    return sampler.draw(forward_with_kv_context(model, [token], cache, context, want=Last()))

@@ -35,6 +35,7 @@ from ostinato.errors.formats import (
     ModelFileUnreadable,
     ModelFormatError,
     ModelPartMissing,
+    NoEncoder,
     UnsupportedEncoding,
 )
 from ostinato.errors.generate import (
@@ -145,6 +146,7 @@ __all__ = [
     "ModelUnavailable",
     "NoChatTemplate",
     "NoDevice",
+    "NoEncoder",
     "NoKernel",
     "NotEnoughDiskSpace",
     "NotEnoughMemory",

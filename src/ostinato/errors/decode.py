@@ -78,3 +78,56 @@ class InvalidTruncation(OstinatoError, ValueError):
 
     def message(self) -> str:
         return f"a cache of length {self.length} can't be cut to {self.wanted}"
+
+
+@dataclass(eq=False)
+class SlotBusy(OstinatoError, RuntimeError):
+    """A decode slot was asked for by a second user while the first holds it."""
+
+    def message(self) -> str:
+        return "the decode slot is leased to another request"
+
+    @property
+    def remedy(self) -> str:
+        return "Lease another slot of the pool, or wait until this one is released."
+
+
+@dataclass(eq=False)
+class StaleCapture(OstinatoError, RuntimeError):
+    """A capture was made over storages that its session is no longer bound to; nothing was run."""
+
+    recorded: int
+    current: int
+
+    def message(self) -> str:
+        return f"the capture was made in epoch {self.recorded} of its session, which is now in {self.current}"
+
+    @property
+    def remedy(self) -> str:
+        return "Capture the session again."
+
+
+@dataclass(eq=False)
+class TokenDataMismatch(OstinatoError, ValueError):
+    """A step's data lacks a field that the plan reads, or has one that it can't take."""
+
+    field: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"the token's data: {self.field} is {self.got}, expected {self.expected}"
+
+
+@dataclass(eq=False)
+class CaptureNotPossible(OstinatoError, RuntimeError):
+    """A plan can't be recorded over fixed addresses; the held plan works."""
+
+    reason: str
+
+    def message(self) -> str:
+        return f"this plan can't be captured: {self.reason}"
+
+    @property
+    def remedy(self) -> str:
+        return "Use the held plan (--plan held)."

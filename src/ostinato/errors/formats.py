@@ -1,4 +1,4 @@
-"""What can be wrong with a model file: missing, unreadable, malformed, or in an encoding without a codec."""
+"""What can be wrong with a model file: missing, unreadable, malformed, or in an encoding out of reach."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from ostinato.errors.base import OstinatoError
 
 _CLIP = 120  # names in a hostile file can be long; a message shows this many characters of one
 
+# What has a codec or an encoder in `formats.encodings`, in the order of docs/encodings.md; a test holds both.
+_DECODED = "F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4 or NVFP4"
+_ENCODED = "F32, F16, BF16, Q4_0, Q4_1 or Q8_0"
+
 
 def _clip(text: str) -> str:
     shown = text if len(text) <= _CLIP else text[: _CLIP - 1] + "…"
+    if shown.isprintable():
+        return shown
     # A terminal or a log gets no control characters and no lone surrogates from a file.
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
 
@@ -57,7 +63,26 @@ class UnsupportedEncoding(OstinatoError, ValueError):
 
     @property
     def remedy(self) -> str:
-        return "Choose a file of this model in Q4_0, Q4_1, Q8_0, F16, BF16 or F32."
+        return f"Choose a file of this model in {_DECODED}."
+
+
+@dataclass(eq=False)
+class NoEncoder(OstinatoError, ValueError):
+    """`tensor` of `file` was to be stored in an encoding that ostinato cannot write, though it may read it.
+
+    `tensor` may also name several, as "all matrices" does.
+    """
+
+    file: str
+    tensor: str
+    encoding: str
+
+    def message(self) -> str:
+        return f"{self.file}: {self.encoding}, asked for {_clip(self.tensor)}, has no encoder here"
+
+    @property
+    def remedy(self) -> str:
+        return f"Ask for {_ENCODED}."
 
 
 @dataclass(eq=False)

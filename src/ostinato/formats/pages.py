@@ -15,9 +15,10 @@ _DONTNEED: int | None = getattr(mmap, "MADV_DONTNEED", None)  # absent on Window
 def release(array: NDArray[Any]) -> int:
     """Takes the pages of a mapped tensor out of the process's memory, and returns how many bytes that were.
 
-    `array` is what `GgufFile.data` gave, or a contiguous view of it. Pages that it shares with a neighbour
-    stay. Nothing is lost: the mapping is read-only, so a page that is read again comes from the file again.
-    Does nothing, and returns 0, for other arrays and where the system has no such call.
+    `array` is what `GgufFile.data` or `Checkpoint.data` gave, or a contiguous view of it. Pages that it
+    shares with a neighbour stay. Nothing is lost: the mapping is read-only, so a page that is read again
+    comes from the file again. Does nothing, and returns 0, for other arrays and where the system has no
+    such call.
     """
     mapping = _mapping_under(array)
     if mapping is None or _DONTNEED is None or not array.flags.c_contiguous:

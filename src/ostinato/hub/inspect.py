@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ostinato.formats.gguf import GgufFile, Metadata
-from ostinato.formats.safetensors import Checkpoint
-from ostinato.formats.safetensors.config import read_config
+from ostinato.formats.safetensors import Checkpoint, read_config
 
 _TEMPLATE_LINES = 3
 _WIDTH = 160  # characters of a line or a label that are shown

@@ -9,7 +9,7 @@ from ostinato.device.segment import Segment, Slot
 from ostinato.errors.graph import WriteConflict
 from ostinato.ir.encoding import plain
 from ostinato.ir.graph import Node
-from ostinato.ir.ops.const import Const
+from ostinato.ir.ops.const import Const, ConstRole
 from ostinato.ir.ops.movement import Copy
 from ostinato.ir.ops.slab import SlabWrite
 from ostinato.ir.shape import NodeId
@@ -117,5 +117,8 @@ def _segment(draft: Draft, nodes: tuple[Node, ...], users: dict[NodeId, set[Node
 def _slot(draft: Draft, node_id: NodeId) -> Slot:
     node = draft.nodes[node_id]
     if isinstance(node.op, Const):
-        return Slot(node_id, node.op.label, node.shape, node.dtype, node.op.encoding)
-    return Slot(node_id, f"%{node_id} {node.op.name}", node.shape, node.dtype, plain(node.dtype))
+        changing = node.op.role is ConstRole.DATA
+        return Slot(node_id, node.op.label, node.shape, node.dtype, node.op.encoding, changing)
+    in_slab = isinstance(node.op, SlabWrite)
+    label = f"%{node_id} {node.op.name}"
+    return Slot(node_id, label, node.shape, node.dtype, plain(node.dtype), changing=not in_slab)

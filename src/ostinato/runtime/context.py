@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ostinato.device.contract import Device, HostArray, array_of
-from ostinato.device.segment import Segment, Slot
 from ostinato.device.storage import Storage
 from ostinato.errors.device import TopologyChanged
 from ostinato.errors.graph import BindingMismatch, UnboundConst
 from ostinato.ir.graph import Graph, Node
-from ostinato.ir.location import HOST, Location
+from ostinato.ir.location import Location
 from ostinato.ir.ops.const import Const, ConstRole
-from ostinato.ir.shape import NodeId, elements, resolve
+from ostinato.ir.shape import NodeId, resolve
 from ostinato.ir.symbols import SymEnv, SymId
 from ostinato.plan.optimize import optimize
-from ostinato.plan.optimized import CopyStep, OptimizedGraph
+from ostinato.plan.optimized import OptimizedGraph
+from ostinato.runtime.compiled import BoundPlan, CompiledPlan
+from ostinato.runtime.counters import Counters
 from ostinato.runtime.registry import Registry, registry
 from ostinato.runtime.storage_cache import StorageCache
 from ostinato.runtime.weights import WeightSet
@@ -43,6 +44,7 @@ class InferenceContext:
         self.location = Location.parse(location) if isinstance(location, str) else location
         devices.device(self.location)
         self.devices = devices
+        self.counters = Counters()
 
     def realize(
         self,
@@ -51,98 +53,134 @@ class InferenceContext:
         bindings: Bindings,
         env: SymEnv,
         *,
+        wanted: Sequence[NodeId] | None = None,
         bounds: Mapping[SymId, int] | None = None,
         hints: Mapping[NodeId, Location] | None = None,
     ) -> list[HostArray]:
-        """Prepare, optimise and run: the values of `roots`, in order.
+        """Prepare, optimise and run: the values of `roots` in order, or of those `wanted` alone.
 
         Without `bounds` the plan is made for the values in `env`. A topology that changes meanwhile costs
         a fresh plan. Raises what planning and the devices raise, UnboundConst, BindingMismatch.
         """
+        bounds = dict(env) if bounds is None else bounds
         while True:
-            plan = optimize(
-                graph,
-                roots,
-                self.devices.snapshot(),
-                default=self.location,
-                bounds=dict(env) if bounds is None else bounds,
-                hints=hints,
-            )
             try:
-                return self._run(plan, self._bind(plan, bindings, env), env)
+                plan = self.plan(graph, roots, bounds=bounds, hints=hints)
+                cache = self.bind(plan, bindings, env)
+                bound = self.compile(plan).bind(cache.of_graph(plan.graph_id), env)
+                nodes = [
+                    copy
+                    for root, copy in zip(roots, plan.roots, strict=True)
+                    if wanted is None or root in wanted
+                ]
+                results = self.realize_prebuilt(bound, {}, env, nodes)
+                return [results[node] for node in nodes]
             except TopologyChanged:
                 continue
 
-    def _bind(self, plan: OptimizedGraph, bindings: Bindings, env: SymEnv) -> StorageCache:
+    def plan(
+        self,
+        graph: Graph,
+        roots: Sequence[NodeId],
+        *,
+        bounds: Mapping[SymId, int],
+        hints: Mapping[NodeId, Location] | None = None,
+    ) -> OptimizedGraph:
+        """Prepare and optimise on the devices as they are now."""
+        self.counters.mine.optimize_calls += 1
+        topology = self.devices.snapshot()
+        return optimize(graph, roots, topology, default=self.location, bounds=bounds, hints=hints)
+
+    def compile(self, plan: OptimizedGraph) -> CompiledPlan:
+        """Code for every segment of a plan; raises TopologyChanged when a device has gone."""
+        return CompiledPlan.of(plan, self.devices)
+
+    def prebuild(
+        self,
+        graph: Graph,
+        roots: Sequence[NodeId],
+        bindings: Bindings,
+        env: SymEnv,
+        *,
+        bounds: Mapping[SymId, int] | None = None,
+        hints: Mapping[NodeId, Location] | None = None,
+    ) -> tuple[OptimizedGraph, StorageCache]:
+        """A plan and every storage that it needs, without running it."""
+        bounds = dict(env) if bounds is None else bounds
+        while True:
+            try:
+                plan = self.plan(graph, roots, bounds=bounds, hints=hints)
+                return plan, self.bind(plan, bindings, env)
+            except TopologyChanged:
+                continue
+
+    def bind(self, plan: OptimizedGraph, bindings: Bindings, env: SymEnv) -> StorageCache:
+        """A storage for each live Const of a plan: weights from their store, slabs as given, data uploaded.
+
+        Raises TopologyChanged when a device has gone, UnboundConst, BindingMismatch.
+        """
+        self.devices.check_generation(plan.generation)
         cache = StorageCache()
         for node_id in plan.consts:
             node = plan.nodes[node_id]
             assert isinstance(node.op, Const)
             device = self.devices.device(plan.placement[node_id])
-            cache.bind(plan.graph_id, node, _storage_for(node, node.op, device, bindings, env))
+            storage = self._storage_for(node, node.op, device, bindings, env)
+            cache.bind(plan.graph_id, node, storage)
+            self.counters.mine.bytes_bound += storage.nbytes
         return cache
 
-    def _run(self, plan: OptimizedGraph, cache: StorageCache, env: SymEnv) -> list[HostArray]:
-        check_generation(plan, self.devices.generation)
-        values = dict(cache.of_graph(plan.graph_id))
-        values.update({write: values[slab] for write, slab in plan.aliases.items()})
-        results: dict[NodeId, HostArray] = {}
-        for step in plan.steps:
-            if isinstance(step, Segment):
-                values.update(self._run_segment(step, values, env))
-            elif step.target == HOST:
-                results[step.node] = self._fetch(plan, step, values, env)
-            else:
-                node = plan.nodes[step.source]
-                host = self._fetch(plan, step, values, env)
-                values[step.node] = self.devices.device(step.target).upload(host, node.dtype)
-        return [results[root] for root in plan.roots]
+    def realize_prebuilt(
+        self,
+        bound: BoundPlan,
+        data: Mapping[NodeId, HostArray],
+        env: SymEnv,
+        wanted: Sequence[NodeId],
+    ) -> dict[NodeId, HostArray]:
+        """Run a bound plan without preparing or optimising; the values of the `wanted` roots, by node.
 
-    def _run_segment(
-        self, segment: Segment, values: Mapping[NodeId, Storage], env: SymEnv
+        `data` takes the place of the bound data for this run alone: an error leaves no binding behind.
+        Raises TopologyChanged before anything runs, UnboundConst, BindingMismatch, what the devices raise.
+        """
+        self.counters.mine.realize_calls += 1
+        return bound.run(env, wanted, self.overlay(bound.compiled.plan, data, env) if data else None)
+
+    def overlay(
+        self, plan: OptimizedGraph, data: Mapping[NodeId, HostArray], env: SymEnv
     ) -> dict[NodeId, Storage]:
-        device = self.devices.device(segment.location)
-        program = device.compile(segment)
-        outputs = {slot.node: _room(device, slot, env) for slot in segment.outputs}
-        slots = {slot.node: values[slot.node] for slot in segment.inputs}
-        program.bind(slots, program.workspace(), outputs).run(env).wait()
-        return outputs
+        """This step's data, uploaded; what nothing reads is left where it is."""
+        storages = {}
+        for node_id, value in data.items():
+            if node_id not in plan.nodes:  # dead data
+                continue
+            node = plan.nodes[node_id]
+            assert isinstance(node.op, Const)
+            device = self.devices.device(plan.placement[node_id])
+            storages[node_id] = self._upload(node, node.op, device, value, env)
+        return storages
 
-    def _fetch(
-        self, plan: OptimizedGraph, step: CopyStep, values: Mapping[NodeId, Storage], env: SymEnv
-    ) -> HostArray:
-        shape = resolve(plan.nodes[step.source].shape, env)
-        return self.devices.device(step.origin).download(values[step.source], shape)
-
-
-def check_generation(plan: OptimizedGraph, current: int) -> None:
-    """Raises TopologyChanged when devices came or went since `plan` was made."""
-    if plan.generation != current:
-        raise TopologyChanged(plan.generation, current)
-
-
-def _room(device: Device, slot: Slot, env: SymEnv) -> Storage:
-    return device.allocate(elements(slot.shape, env), slot.dtype, slot.encoding)
-
-
-def _storage_for(node: Node, const: Const, device: Device, bindings: Bindings, env: SymEnv) -> Storage:
-    if const.role is ConstRole.DATA:
-        if node.id not in bindings.data:
+    def _storage_for(
+        self, node: Node, const: Const, device: Device, bindings: Bindings, env: SymEnv
+    ) -> Storage:
+        if const.role is ConstRole.DATA:
+            if node.id not in bindings.data:
+                raise UnboundConst(const.label, const.role.value)
+            return self._upload(node, const, device, bindings.data[node.id], env)
+        if const.role is ConstRole.SLAB:
+            if node.id not in bindings.slabs:
+                raise UnboundConst(const.label, const.role.value)
+            return bindings.slabs[node.id]
+        if bindings.weights is None or const.recipe is None:
             raise UnboundConst(const.label, const.role.value)
-        return device.upload(_checked(const, bindings.data[node.id], resolve(node.shape, env)), const.dtype)
-    if const.role is ConstRole.SLAB:
-        if node.id not in bindings.slabs:
-            raise UnboundConst(const.label, const.role.value)
-        return bindings.slabs[node.id]
-    if bindings.weights is None or const.recipe is None:
-        raise UnboundConst(const.label, const.role.value)
-    return bindings.weights.store_on(device).get(const.recipe)
+        return bindings.weights.store_on(device).get(const.recipe)
 
-
-def _checked(const: Const, data: HostArray, shape: tuple[int, ...]) -> HostArray:
-    if data.shape != shape:
-        raise BindingMismatch(const.label, "shape", str(list(shape)), str(list(data.shape)))
-    try:
-        return array_of(data, const.dtype)
-    except TypeError:
-        raise BindingMismatch(const.label, "dtype", str(const.dtype), str(data.dtype)) from None
+    def _upload(self, node: Node, const: Const, device: Device, value: HostArray, env: SymEnv) -> Storage:
+        shape = resolve(node.shape, env)
+        if value.shape != shape:
+            raise BindingMismatch(const.label, "shape", str(list(shape)), str(list(value.shape)))
+        try:
+            array = array_of(value, const.dtype)
+        except TypeError:
+            raise BindingMismatch(const.label, "dtype", str(const.dtype), str(value.dtype)) from None
+        self.counters.mine.bytes_uploaded += array.nbytes
+        return device.upload(array, const.dtype)

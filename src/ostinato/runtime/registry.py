@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from ostinato.device.contract import Device
 from ostinato.device.topology import TopologySnapshot
-from ostinato.errors.device import DeviceAlreadyRegistered, NoDevice
+from ostinato.errors.device import DeviceAlreadyRegistered, NoDevice, TopologyChanged
 from ostinato.ir.location import Location
 
 
@@ -22,6 +22,11 @@ class Registry:
     @property
     def generation(self) -> int:
         return self._generation
+
+    def check_generation(self, planned: int) -> None:
+        """Raises TopologyChanged when devices came or went since generation `planned`."""
+        if planned != self._generation:
+            raise TopologyChanged(planned, self._generation)
 
     def register(self, device: Device) -> None:
         """Raises DeviceAlreadyRegistered."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ostinato.ir.shape import NodeId, is_static, resolve
 from ostinato.ir.symbols import SymEnv
 
 Array = npt.NDArray[Any]
+_NO_OVERLAY: Mapping[NodeId, Storage] = MappingProxyType({})
 
 
 class Done:
@@ -112,25 +114,32 @@ class ReferenceBound:
         self._segment = segment
         self._tape = tape
         self._inputs = inputs
+        self._blank = [None] * (tape.registers - len(inputs))
+        # Inputs that may differ from run to run; weights and slabs are what was bound.
+        self._changing = [i for i, slot in enumerate(segment.inputs) if slot.changing]
         self._outputs = outputs
         self._workspace = workspace
         self._threads = threads
 
-    def run(self, env: SymEnv) -> Done:
+    def run(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = _NO_OVERLAY) -> Done:
         """Raises WorkspaceBusy, UnboundSymbol, IndexOutOfRange."""
         if not self._workspace.in_flight.acquire(blocking=False):
             raise WorkspaceBusy(str(self._workspace.location))
         try:
             # inf and NaN are legitimate values here: masked scores, exp of large numbers, f16 overflow
             with np.errstate(all="ignore"), self._threads.limited():
-                self._run(env)
+                self._run(env, overlay)
         finally:
             self._workspace.in_flight.release()
         return Done()
 
-    def _run(self, env: SymEnv) -> None:
-        registers: list[Any] = [None] * self._tape.registers
-        for i, (slot, array) in enumerate(zip(self._segment.inputs, self._inputs, strict=True)):
+    def _run(self, env: SymEnv, overlay: Mapping[NodeId, Storage]) -> None:
+        registers: list[Any] = [*self._inputs, *self._blank]
+        for i in self._changing:
+            slot = self._segment.inputs[i]
+            array = (
+                checked(slot, overlay, self._segment.location) if slot.node in overlay else self._inputs[i]
+            )
             registers[i] = array if is_static(slot.shape) else _view(slot, array, env)
         for step in self._tape.instructions:
             registers[step.output] = step.kernel(step.op, env, *[registers[i] for i in step.inputs])

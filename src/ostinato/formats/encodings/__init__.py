@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ostinato.errors.formats import UnsupportedEncoding
+from ostinato.errors.formats import NoEncoder, UnsupportedEncoding
 from ostinato.formats.encodings.codec import Codec
 from ostinato.formats.encodings.encoder import Encoder
 from ostinato.formats.encodings.iq1_m import IQ1_MCodec
@@ -93,8 +93,8 @@ def encoder_for(encoding: Encoding) -> Encoder | None:
 
 
 def encoder(encoding: Encoding, *, tensor: str, file: str) -> Encoder:
-    """The encoder of `encoding`; raises `UnsupportedEncoding` naming the tensor that was to be encoded."""
+    """The encoder of `encoding`; raises `NoEncoder` naming the tensor that was to be encoded."""
     found = encoder_for(encoding)
     if found is None:
-        raise UnsupportedEncoding(file, tensor, encoding.name)
+        raise NoEncoder(file, tensor, encoding.name)
     return found

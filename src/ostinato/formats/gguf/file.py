@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ostinato.formats.closeable import Closeable
 from ostinato.formats.gguf import split
 from ostinato.formats.gguf.directory import GgufTensor
 from ostinato.formats.gguf.mapped import MappedFile
 from ostinato.formats.gguf.metadata import Metadata
 
 
-class GgufFile:
+class GgufFile(Closeable):
     """An open GGUF model of version 2 or 3, little-endian; a context manager.
 
     Opening reads the head (metadata and tensor directory) and checks it against the file's size; tensor
@@ -73,11 +74,11 @@ class GgufFile:
                 is a part other than the first, or the parts don't belong together.
         """
         with ExitStack() as opened:
-            first = opened.enter_context(closing(MappedFile(Path(path))))
+            first = opened.enter_context(MappedFile(Path(path)))
             metadata = Metadata(MappingProxyType(first.header.metadata), str(path), first.header.widths)
             files = [first]
             for other in split.other_parts(first.path, metadata):
-                files.append(opened.enter_context(closing(MappedFile(other))))
+                files.append(opened.enter_context(MappedFile(other)))
                 split.check_part(first, files[-1], len(files) - 1)
             file = cls(files, metadata)
             opened.pop_all()
@@ -94,14 +95,6 @@ class GgufFile:
         """Lets go of the mappings; one goes when the last view of its data does. Closing twice is fine."""
         for file in self._files:
             file.close()
-
-    def __enter__(self) -> GgufFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._files[0].closed else "open"

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 from math import prod
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from ostinato.errors.formats import ModelFormatError
+from ostinato.formats.placed import Placed
 from ostinato.ir.encoding import Encoding
 
 MAGIC = b"GGUF"
@@ -24,17 +25,6 @@ MAX_ELEMENTS = (1 << 63) - 1  # ggml counts elements and bytes in int64
 _NOT_GGUF = "The file is not a GGUF file or its download was cut short; fetch it again."
 _SWAP = "Convert the model to little-endian with gguf_convert_endian.py."
 _CONVERT = "Convert the model again with a current llama.cpp."
-
-
-class Placed(Protocol):
-    """A tensor's name and its byte range in the file."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
 
 
 def check_magic(file: str, magic: bytes) -> None:

@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ostinato.errors.formats import ModelFileClosed
+from ostinato.formats.closeable import Closeable
 from ostinato.formats.safetensors import folder, guards
 from ostinato.formats.safetensors.config import Config, read_config
 from ostinato.formats.safetensors.header import SafeTensor
@@ -19,7 +20,7 @@ from ostinato.formats.safetensors.index import INDEX, read_index
 from ostinato.formats.safetensors.shard import Shard
 
 
-class Checkpoint:
+class Checkpoint(Closeable):
     """An open folder of config.json and safetensors weights, one file or sharded; a context manager.
 
     Opening reads the configs and the headers of all weight files and checks them against the files' sizes
@@ -100,14 +101,6 @@ class Checkpoint:
         for shard in (shards or {}).values():
             shard.close()
 
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._shards is None else "open"
         return f"<Checkpoint {self.path}, {len(self.tensors)} tensors, {state}>"
@@ -116,7 +109,7 @@ class Checkpoint:
 def _open_shards(weights: Path) -> dict[Path, Shard]:
     """The single weights file, or the files that an index names; none stays open if one is refused."""
     if weights.name != INDEX:
-        return {weights: Shard.open(weights)}
+        return {weights: Shard(weights)}
     index = read_index(weights)
     paths = [weights.with_name(name) for name in index]
     missing = [path.name for path in paths if not os.path.exists(path)]
@@ -124,8 +117,7 @@ def _open_shards(weights: Path) -> dict[Path, Shard]:
     shards: dict[Path, Shard] = {}
     with ExitStack() as opened:
         for path in paths:
-            shard = shards[path] = Shard.open(path)
-            opened.callback(shard.close)
+            shard = shards[path] = opened.enter_context(Shard(path))
             guards.check_indexed(str(path), shard.tensors, index[path.name], INDEX)
             guards.check_held(str(weights), index[path.name], shard.tensors, path.name)
         opened.pop_all()

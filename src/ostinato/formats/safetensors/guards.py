@@ -10,10 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from ostinato.errors.checkpoint import MissingShards
-from ostinato.errors.formats import ModelFileChanged, ModelFormatError
+from ostinato.errors.formats import ModelFormatError
+from ostinato.formats.placed import Placed
 
 LENGTH_BYTES = 8  # the header's length stands in front of it
 MAX_HEADER_BYTES = 100_000_000  # the reference implementation's limit
@@ -27,17 +28,6 @@ MAX_BYTES = (1 << 63) - 1  # numpy counts bytes in int64, and skips zero dimensi
 
 _NOT_SAFETENSORS = "The file is not a safetensors file or its download was cut short; fetch it again."
 _FILE_NAME = re.compile(r"[^/\\:\x00-\x1f\x7f\ud800-\udfff]{1,200}")  # no path, nothing that a terminal obeys
-
-
-class Placed(Protocol):
-    """A tensor's name and its byte range in the file."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
 
 
 # JSON texts
@@ -224,13 +214,6 @@ def check_no_holes(file: str, ordered: Iterable[Placed], start: int, size: int) 
         if end == size:
             return
     raise ModelFormatError(file, "data", "bytes that all belong to a tensor", "a hole", end)
-
-
-def check_not_shortened(file: str, tensor: Placed, size: int) -> None:
-    """The file still reaches to the tensor's end: reading pages that have gone would end the process."""
-    end = tensor.offset + tensor.nbytes
-    if size < end:
-        raise ModelFileChanged(file, tensor.name, end, size)
 
 
 # The folder and its index

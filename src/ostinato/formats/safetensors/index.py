@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ostinato.formats.safetensors import guards
-from ostinato.formats.safetensors.files import read_text
-from ostinato.formats.safetensors.strictjson import parse_object
+from ostinato.formats.safetensors.strictjson import read_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -18,7 +17,7 @@ INDEX = "model.safetensors.index.json"
 def read_index(path: Path) -> dict[str, set[str]]:
     """Shard name -> names of the tensors that it should hold, the shards sorted by name."""
     file = str(path)
-    index = parse_object(read_text(path, guards.MAX_INDEX_BYTES), file, "index")
+    index = read_object(path, "index", guards.MAX_INDEX_BYTES)
     weight_map = index.get("weight_map")
     guards.check_object(file, "weight_map", weight_map)
     assert isinstance(weight_map, dict)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TypeAlias
 
+from ostinato.formats.regular import open_regular
 from ostinato.formats.safetensors import guards
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
+
+
+def read_object(path: Path, field: str, limit: int, *, constants: bool = False) -> dict[str, JsonValue]:
+    """The JSON object in the file `path`, which has at most `limit` bytes; the rest as in `parse_object`."""
+    with open_regular(path) as (handle, size):
+        guards.check_text_size(str(path), size, limit)
+        data = handle.read(size)
+    return parse_object(data, str(path), field, constants=constants)
 
 
 def parse_object(

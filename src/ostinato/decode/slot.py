@@ -1,0 +1,135 @@
+"""What a token loop holds: its plans, its capture, and what has happened to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from ostinato.decode.capture import CapturedDecodeSession
+from ostinato.decode.kv_cache import KvRebindSource
+from ostinato.decode.rebind import RebindRefusal
+from ostinato.decode.session import DecodeSession, HeldSession, PlanShelf
+from ostinato.decode.validity import PlanStructure, PlanValidity, Verdict
+from ostinato.device.contract import CaptureRefusal
+from ostinato.errors.decode import SlotBusy
+
+
+@dataclass
+class SlotStatistics:
+    """Tokens by the way they were run, and what became of the plans."""
+
+    replanned: int = 0
+    held: int = 0
+    captured: int = 0
+    sessions_built: int = 0
+    rebinds: int = 0
+    captures: int = 0
+    drops: tuple[str, ...] = ()
+    capture_refusal: str | None = None
+
+
+class DecodeSlot:
+    """Mutable holder for one token loop, leased to one user at a time.
+
+    `sessions` are held plans by their row bound; the decode plan is the one of 1. `epoch` grows with every
+    lease and every re-bind.
+    """
+
+    def __init__(self, shelf: PlanShelf | None = None) -> None:
+        self.shelf = shelf or PlanShelf()
+        self.sessions: dict[int, HeldSession] = {}
+        self.capture: CapturedDecodeSession | None = None
+        self.capture_refusal: CaptureRefusal | None = None
+        self.statistics = SlotStatistics()
+        self.epoch = 0
+        self._lease = threading.Lock()
+
+    @property
+    def session(self) -> DecodeSession | None:
+        """The held decode plan."""
+        session = self.sessions.get(1)
+        assert session is None or isinstance(session, DecodeSession)
+        return session
+
+    @property
+    def leased(self) -> bool:
+        return self._lease.locked()
+
+    @contextmanager
+    def lease(self) -> Iterator[DecodeSlot]:
+        """Hold the slot; raises SlotBusy while another does."""
+        self.acquire()
+        try:
+            yield self
+        finally:
+            self.release()
+
+    def acquire(self) -> None:
+        """Raises SlotBusy."""
+        if not self._lease.acquire(blocking=False):
+            raise SlotBusy()
+        self.epoch += 1
+
+    def release(self) -> None:
+        self._lease.release()
+
+
+def retire_capture(slot: DecodeSlot) -> None:
+    """Drop a capture, and a refusal to capture, over addresses that are about to go."""
+    slot.capture = None
+    slot.capture_refusal = None
+
+
+def invalidate_decode_pair(slot: DecodeSlot, reason: str) -> None:
+    """Drop the capture and then the sessions: the reader before the owner of what it reads."""
+    retire_capture(slot)
+    slot.sessions.clear()
+    slot.statistics.drops += (reason,)
+
+
+class Outcome(Enum):
+    ABSENT = "absent"
+    KEPT = "kept"
+    REBOUND = "re-bound"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What became of a slot's sessions; `reason` says why they were dropped."""
+
+    outcome: Outcome
+    reason: RebindRefusal | PlanValidity | None = None
+
+
+def refresh_decode_session(slot: DecodeSlot, structure: PlanStructure, source: KvRebindSource) -> Refreshed:
+    """Make the slot's sessions serve `structure` over the source's slabs, or drop them.
+
+    All sessions are staged before any is committed, so that they are re-bound together or not at all.
+    """
+    if not slot.sessions:
+        return Refreshed(Outcome.ABSENT)
+    verdicts = {rows: session.validity(structure, source.alloc_id) for rows, session in slot.sessions.items()}
+    for verdict in verdicts.values():
+        if verdict.verdict is Verdict.STALE:
+            invalidate_decode_pair(slot, str(verdict))
+            return Refreshed(Outcome.DROPPED, verdict)
+    changed = [slot.sessions[rows] for rows, v in verdicts.items() if v is not PlanValidity.VALID]
+    if not changed:
+        return Refreshed(Outcome.KEPT)
+    staged = []
+    for session in changed:
+        rebound = session.stage_kv(source)
+        if isinstance(rebound, RebindRefusal):
+            invalidate_decode_pair(slot, str(rebound))
+            return Refreshed(Outcome.DROPPED, rebound)
+        staged.append(rebound)
+    retire_capture(slot)
+    for session, rebound in zip(changed, staged, strict=True):
+        session.commit_kv(rebound)
+    slot.epoch += 1
+    slot.statistics.rebinds += 1
+    return Refreshed(Outcome.REBOUND)
