@@ -15,9 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ostinato import errors as errors
+    from ostinato.decode.capture import CapturedDecodeSession as CapturedDecodeSession
+    from ostinato.decode.data import DecodeTokenData as DecodeTokenData
     from ostinato.decode.forward import forward_with_kv_context as forward_with_kv_context
+    from ostinato.decode.forward import forward_with_kv_context_captured as forward_with_kv_context_captured
+    from ostinato.decode.forward import (
+        forward_with_kv_context_persistent as forward_with_kv_context_persistent,
+    )
     from ostinato.decode.kv_cache import KvCache as KvCache
     from ostinato.decode.kv_cache import KvRebindSource as KvRebindSource
+    from ostinato.decode.rebind import RebindRefusal as RebindRefusal
+    from ostinato.decode.session import DecodeSession as DecodeSession
+    from ostinato.decode.session import StepSession as StepSession
+    from ostinato.decode.slot import DecodeSlot as DecodeSlot
+    from ostinato.decode.validity import PlanValidity as PlanValidity
     from ostinato.decode.want import All as All
     from ostinato.decode.want import Argmax as Argmax
     from ostinato.decode.want import Hidden as Hidden
@@ -40,8 +51,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "All": "ostinato.decode.want",
     "Argmax": "ostinato.decode.want",
+    "CapturedDecodeSession": "ostinato.decode.capture",
     "Conversation": "ostinato.engine.conversation",
     "DType": "ostinato.ir.dtype",
+    "DecodeSession": "ostinato.decode.session",
+    "DecodeSlot": "ostinato.decode.slot",
+    "DecodeTokenData": "ostinato.decode.data",
     "Generation": "ostinato.engine.llm",
     "Hidden": "ostinato.decode.want",
     "InferenceContext": "ostinato.runtime.context",
@@ -51,11 +66,16 @@ _HOMES = {
     "Last": "ostinato.decode.want",
     "Location": "ostinato.ir.location",
     "Model": "ostinato.models.contract",
+    "PlanValidity": "ostinato.decode.validity",
+    "RebindRefusal": "ostinato.decode.rebind",
     "Receipt": "ostinato.engine.receipt",
     "Rows": "ostinato.decode.want",
     "Sampling": "ostinato.generate.settings",
+    "StepSession": "ostinato.decode.session",
     "__version__": "ostinato.host.version",
     "forward_with_kv_context": "ostinato.decode.forward",
+    "forward_with_kv_context_captured": "ostinato.decode.forward",
+    "forward_with_kv_context_persistent": "ostinato.decode.forward",
     "load_model": "ostinato.models.loader",
     "register_defaults": "ostinato.devices",
 }

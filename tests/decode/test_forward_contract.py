@@ -16,21 +16,26 @@ from ostinato.decode.step import ATTENDED_LEN, CACHED_LEN, COUNT, OUT_ROWS, ROWS
 from ostinato.decode.want import All, Argmax, Hidden, Last, Rows
 from ostinato.device.traits import WritePath
 from ostinato.devices.reference import lower
+from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import (
     CacheMismatch,
     CapacityExceeded,
     EmptyStep,
     IndexOutOfRange,
     InvalidTruncation,
+    InvalidWant,
     RowOutOfRange,
+    ShapeMismatch,
     TokenOutOfRange,
 )
-from ostinato.ir import DType, SymId
+from ostinato.ir import DType, Location, SymId
+from ostinato.ir.encoding import plain
 from ostinato.ir.ops.const import Const, ConstRole
 from ostinato.models.contract import Model
 from ostinato.models.loader import load_model
 from ostinato.plan.optimize import optimize
 from ostinato.runtime.context import InferenceContext
+from ostinato.runtime.registry import Registry
 from sabotage import goes_red, nothing
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -74,6 +79,83 @@ def test_want(tiny: Model, context: InferenceContext) -> None:
     assert isinstance(hidden, np.ndarray)
     assert hidden.shape == (8, 32)
     assert run(Last()).shape == (260,)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", [Last, All, Hidden, Argmax])
+def test_want_may_be_the_class(tiny: Model, context: InferenceContext, kind: type) -> None:
+    results = []
+    for want in (kind, kind()):
+        fresh = KvCache.allocate(tiny, context, 16)
+        results.append(forward_with_kv_context(tiny, TOKENS, fresh, context, want=want))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("want", [None, "last", 0, Rows, [0]])
+def test_anything_else_is_refused(
+    tiny: Model, context: InferenceContext, cache: KvCache, want: object
+) -> None:
+    with pytest.raises(InvalidWant):
+        forward_with_kv_context(tiny, [1], cache, context, want=want)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        forward_with_kv_context(tiny, [1], cache, context, want=Rows((0.5,)))  # type: ignore[arg-type]
+    assert cache.length == len(TOKENS)
+
+
+def test_positions_are_whole_numbers_and_never_shrink(cache: KvCache) -> None:
+    for wrong in (4.5, "4", None):
+        with pytest.raises(TypeError):
+            cache.truncate_to(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            cache.advance(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTruncation):
+        cache.advance(-1)
+    assert cache.length == len(TOKENS)
+
+
+def test_a_layer_takes_slabs_like_its_own_alone(
+    tiny: Model, context: InferenceContext, cache: KvCache
+) -> None:
+    device = context.devices.device(context.location)
+    k, v = cache.slabs(0)
+    small = device.allocate(4, DType.F32, k.encoding)
+    half = device.allocate(k.nbytes // 2, DType.F16, plain(DType.F16))
+    before = cache.alloc_id
+    for layer, pair in ((0, (small, v)), (0, (k, half)), (2, (k, v)), (-1, (k, v))):
+        with pytest.raises(CacheMismatch):
+            cache.set_layer(layer, *pair)
+    assert cache.alloc_id == before
+    assert cache.slabs(0) == (k, v)
+
+
+def test_a_residency_is_known_only_if_all_slabs_share_it(tiny: Model) -> None:
+    devices = Registry()
+    for ordinal in (0, 1):
+        devices.register(ReferenceDevice(ordinal))
+    cache = KvCache.allocate(tiny, InferenceContext("reference", devices), 4)
+    k, v = cache.slabs(1)
+    elsewhere = devices.device(Location("reference", 1)).allocate(v.nbytes // 4, DType.F32, v.encoding)
+    cache.set_layer(1, k, elsewhere)
+    assert cache.rebind_location() is None
+    assert cache.rebind_slot(0, 2) is None
+    assert cache.rebind_slot(0, -1) is None
+
+
+def test_a_family_attends_in_its_layer_s_window(tiny: Model) -> None:
+    other = replace(tiny.config, window=4)  # type: ignore[type-var]
+    model = Model(tiny.family, _Lying(other, tiny.config.kv), tiny.weights, tiny.path)  # type: ignore[arg-type]
+    with pytest.raises(ShapeMismatch, match="window"):
+        build_step(model, 16, DType.F32, WritePath.DEVICE_OFFSET)
+
+
+class _Lying:
+    """A config whose KV geometry says another window than its blocks attend."""
+
+    def __init__(self, config: object, kv: object) -> None:
+        self._config = config
+        self.kv = kv
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._config, name)
 
 
 def test_logits_are_the_caller_s(tiny: Model, context: InferenceContext, cache: KvCache) -> None:

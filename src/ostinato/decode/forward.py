@@ -14,7 +14,7 @@ from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.session import DecodeSession, HeldSession, StepSession, structure_of
 from ostinato.decode.slot import DecodeSlot, invalidate_decode_pair, refresh_decode_session
 from ostinato.decode.step import OUT_ROWS, ROWS, build_step, placement_hints, slab_bindings, step_env
-from ostinato.decode.want import LAST, All, Argmax, Hidden, Rows, Want, out_rows, shaped
+from ostinato.decode.want import LAST, All, Argmax, Hidden, Rows, Want, out_rows, shaped, wanted
 from ostinato.device.contract import CaptureRefusal
 from ostinato.device.traits import WritePath
 from ostinato.errors.decode import CacheMismatch
@@ -47,6 +47,7 @@ def forward_with_kv_context(
     Raises EmptyStep, TokenOutOfRange, CapacityExceeded, CacheMismatch, RowOutOfRange before anything runs.
     Whatever is raised, `cache` attends the same positions as before; its length grows only on success.
     """
+    want = wanted(want)
     ids, path = _checked(model, tokens, cache, context, want, write_path)
     result = _replan(model, ids, cache, context, want, path)
     cache.advance(len(ids))
@@ -66,6 +67,7 @@ def forward_with_kv_context_persistent(
     """The same through the slot's held plans, which are built when first needed, re-bound to another cache of
     the same geometry, and dropped when they can't serve. A topology that changed costs one replanned step.
     """
+    want = wanted(want)
     ids, path = _checked(model, tokens, cache, context, want, write_path)
 
     def held() -> Any:
@@ -87,6 +89,7 @@ def forward_with_kv_context_captured(
 ) -> Any:
     """The same through a capture of the held decode plan, for one token; a longer step, and a plan that can't
     be captured, run held, and the slot's statistics say why."""
+    want = wanted(want)
     ids, path = _checked(model, tokens, cache, context, want, write_path)
 
     def replayed() -> Any:
@@ -117,7 +120,14 @@ def _checked(
     check_cache(model, cache)
     cache.check_room(len(ids))
     out_rows(want, len(ids))
-    return ids, write_path or context.devices.device(context.location).traits.write_path
+    return ids, write_path or native_path(cache, context)
+
+
+def native_path(cache: KvCache, context: InferenceContext) -> WritePath:
+    """The write path of the slabs' devices; symbols, which every device understands, where they differ."""
+    places = {place for pair in cache.locations() for place in pair}
+    paths = {context.devices.device(place).traits.write_path for place in places}
+    return paths.pop() if len(paths) == 1 else WritePath.SYMBOLIC
 
 
 def check_cache(model: Model, cache: KvCache) -> None:
@@ -274,7 +284,7 @@ def _capture(
 
 
 def _dynamic(cache: KvCache, context: InferenceContext) -> bool:
-    places = {*cache.locations(), context.location}
+    places = {context.location, *(place for pair in cache.locations() for place in pair)}
     return all(context.devices.device(place).traits.dynamic_rows for place in places)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Protocol
 
 from ostinato.device.storage import Storage
-from ostinato.errors.decode import CapacityExceeded, InvalidTruncation
+from ostinato.errors.decode import CacheMismatch, CapacityExceeded, InvalidTruncation
 from ostinato.ir.dtype import DType
 from ostinato.ir.encoding import plain
 from ostinato.ir.location import Location
@@ -66,6 +67,8 @@ class KvCache:
             raise CapacityExceeded(1, capacity)
         geometry = model.config.kv
         places = locations or (context.location,) * len(geometry)
+        if len(places) != len(geometry):
+            raise CacheMismatch("locations", f"{len(geometry)} layers", f"{len(places)}")
         slabs = []
         for layer, location in zip(geometry, places, strict=True):
             device = context.devices.device(location)
@@ -87,25 +90,27 @@ class KvCache:
         """(K, V) of a layer."""
         return self._slabs[layer]
 
-    def locations(self) -> tuple[Location, ...]:
-        """The device of each layer."""
-        return tuple(k.location for k, _ in self._slabs)
+    def locations(self) -> tuple[tuple[Location, Location], ...]:
+        """The devices of each layer's K and V."""
+        return tuple((k.location, v.location) for k, v in self._slabs)
 
     def check_room(self, count: int) -> None:
         """Raises CapacityExceeded unless `count` more positions fit."""
-        if self._length + count > self.capacity:
+        if self._length + operator.index(count) > self.capacity:
             raise CapacityExceeded(self._length + count, self.capacity)
 
     def advance(self, count: int) -> None:
         """`count` positions were written by a step that succeeded."""
+        if count < 0:
+            raise InvalidTruncation(self._length + count, self._length)
         self.check_room(count)
         self._length += count
 
     def truncate_to(self, length: int) -> None:
         """Forget the positions from `length` on; the allocation stays the same."""
-        if not 0 <= length <= self._length:
+        if not 0 <= operator.index(length) <= self._length:
             raise InvalidTruncation(length, self._length)
-        self._length = length
+        self._length = operator.index(length)
 
     def clear(self) -> None:
         """Forget everything; from here on this is another allocation."""
@@ -113,16 +118,27 @@ class KvCache:
         self.alloc_id = next(_alloc_ids)
 
     def set_layer(self, layer: int, k: Storage, v: Storage) -> None:
-        """Put other slabs in a layer's place; from here on this is another allocation."""
+        """Put other slabs in a layer's place; from here on this is another allocation.
+
+        Raises CacheMismatch for slabs that aren't like those they replace; nothing changes then.
+        """
+        if not 0 <= layer < len(self._slabs):
+            raise CacheMismatch("layer", f"0 … {len(self._slabs) - 1}", str(layer))
+        for name, old, new in zip("KV", self._slabs[layer], (k, v), strict=True):
+            for field in ("dtype", "encoding", "bundling", "nbytes"):
+                mine, theirs = getattr(old, field), getattr(new, field)
+                if mine != theirs:
+                    raise CacheMismatch(f"layer {layer} {name} {field}", str(mine), str(theirs))
         self._slabs[layer] = (k, v)
         self.alloc_id = next(_alloc_ids)
 
     def rebind_location(self) -> Location | None:
-        places = set(self.locations())
+        places = {place for pair in self.locations() for place in pair}
         return places.pop() if len(places) == 1 else None
 
     def rebind_slot(self, layer: int, index: int) -> Storage | None:
-        return self._slabs[layer][index] if 0 <= layer < len(self._slabs) else None
+        inside = 0 <= layer < len(self._slabs) and index in (0, 1)
+        return self._slabs[layer][index] if inside else None
 
 
 def slab_shapes(layer: LayerKv, capacity: int) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:

@@ -302,7 +302,7 @@ class DecodeSession(HeldSession):
         alloc_id: int,
         *,
         kv_geometry: tuple[LayerKv, ...],
-        location: tuple[Location, ...],
+        location: tuple[tuple[Location, Location], ...],
         write_path: WritePath,
     ) -> PlanValidity:
         """Whether this plan serves a step of `seq` rows over such a cache; `location` is each layer's."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from ostinato.decode.kv_cache import KvCache, slab_shapes
 from ostinato.device.storage import Storage
 from ostinato.device.traits import WritePath
+from ostinato.errors.graph import ShapeMismatch
 from ostinato.ir.dtype import DType
 from ostinato.ir.graph import Graph
 from ostinato.ir.location import Location
@@ -65,7 +66,12 @@ class SlabKvView:
         return slab.apply(WriteSlice(start, count), rows)
 
     def attend(self, q: Tensor, *, window: int | None, scale: float, mask: Tensor | None = None) -> Tensor:
-        """q `[rows, heads, k_dim]` over everything appended so far → `[rows, heads · v_dim]`."""
+        """q `[rows, heads, k_dim]` over everything appended so far → `[rows, heads · v_dim]`.
+
+        Raises ShapeMismatch for a window other than the layer's, by which caches may have let positions go.
+        """
+        if window != self.layer.window:
+            raise ShapeMismatch("Attention", f"the layer's window {self.layer.window}", str(window))
         operands = [self.k_slab, self.v_slab]
         start, length = (_ride(at, operands) for at in (self.at.start, self.at.length))
         if mask is not None:
@@ -194,8 +200,12 @@ def slab_bindings(step: StepGraph, cache: KvCache) -> Mapping[NodeId, Storage]:
 def placement_hints(step: StepGraph, model: Model, cache: KvCache) -> Mapping[NodeId, Location]:
     """A layer's weights live where its slabs do."""
     places = cache.locations()
-    hints = {node: places[i] for i, pair in enumerate(step.slabs) for node in pair}
+    hints = {
+        node: place
+        for nodes, pair in zip(step.slabs, places, strict=True)
+        for node, place in zip(nodes, pair, strict=True)
+    }
     for name, spec in model.family.weight_specs(model.config).items():
         if spec.layer is not None:
-            hints[step.weights[name]] = places[spec.layer]
+            hints[step.weights[name]] = places[spec.layer][0]
     return hints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ostinato.errors.decode import RowOutOfRange
+from ostinato.errors.decode import InvalidWant, RowOutOfRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,22 @@ Want = Last | All | Rows | Hidden | Argmax
 LAST = Last()
 
 
+def wanted(want: Want | type[Last] | type[All] | type[Hidden] | type[Argmax]) -> Want:
+    """`want` itself, or made from its class: `want=Last` reads as well as `Last()`. Raises InvalidWant."""
+    if isinstance(want, type) and want in (Last, All, Hidden, Argmax):
+        return want()
+    if not isinstance(want, Want):
+        raise InvalidWant(repr(want))
+    return want
+
+
 def out_rows(want: Want, rows: int) -> Sequence[int]:
     """The rows whose logits `want` needs; raises RowOutOfRange."""
     if isinstance(want, All):
         return range(rows)
     if isinstance(want, Rows):
         for row in want.indices:
-            if not 0 <= row < rows:
+            if not 0 <= operator.index(row) < rows:
                 raise RowOutOfRange(row, rows)
         return want.indices
     return (rows - 1,)

@@ -70,6 +70,16 @@ class RowOutOfRange(OstinatoError, IndexError):
 
 
 @dataclass(eq=False)
+class InvalidWant(OstinatoError, TypeError):
+    """`want` is none of the things that a step can hand back."""
+
+    got: str
+
+    def message(self) -> str:
+        return f"want is {self.got}, expected Last, All, Rows(indices), Hidden or Argmax"
+
+
+@dataclass(eq=False)
 class InvalidTruncation(OstinatoError, ValueError):
     """A cache can only be cut to a length that it has reached."""
 
