@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -171,3 +172,34 @@ def test_a_folder_s_generation_config_is_a_suggestion(fixtures: Path, tmp_path: 
     llm = LLM(tmp_path)
     assert llm.suggested == Sampling(temperature=0.5, top_k=20)
     assert llm.tokenizer.end_ids == {256, 258}
+
+
+@pytest.mark.parametrize("change", ["ends", "strip"])
+def test_more_of_a_tokenizer_than_gguf_has_keys_for(fixtures: Path, tmp_path: Path, change: str) -> None:
+    source, target = tmp_path / "folder", tmp_path / "out.gguf"
+    source.mkdir()
+    for file in (fixtures / "tiny-phi").iterdir():
+        (source / file.name).write_bytes(file.read_bytes())
+    if change == "ends":
+        ends = {"eos_token_id": [256, 257, 258, 97, 98]}
+        (source / "generation_config.json").write_text(json.dumps(ends))
+    else:
+        tokenizer = json.loads((source / "tokenizer.json").read_text())
+        tokenizer["added_tokens"][1]["rstrip"] = True
+        (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    convert(source, target)
+    one, two = LLM(source), LLM(target)
+    assert one.tokenizer.end_ids == two.tokenizer.end_ids
+    text = "a <|im_start|>  b"
+    assert one.tokenizer.encode(text, parse_special=True) == two.tokenizer.encode(text, parse_special=True)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_other_readers_find_the_widths_that_they_insist_on(fixtures: Path, tmp_path: Path, name: str) -> None:
+    """llama.cpp refuses a token id that isn't an unsigned 32-bit number, even for "no such token"."""
+    convert(fixtures / name, tmp_path / "out.gguf")
+    fields = gguf.GGUFReader(tmp_path / "out.gguf").fields
+    ids = [field for key, field in fields.items() if key.endswith("_token_id")]
+    assert len(ids) >= 3
+    assert {field.types[0] for field in ids} == {gguf.GGUFValueType.UINT32}
+    assert (tmp_path / "out.gguf").stat().st_mode & 0o044  # a file for others, like any that a person writes

@@ -68,7 +68,7 @@ def _from_checkpoint(
     metadata: dict[str, Any] = {
         **model.family.to_gguf(model.config),
         "general.name": checkpoint.path.resolve().name,
-        **_tokenizer(checkpoint.path, model.config.vocab_size),
+        **to_gguf_metadata(checkpoint.path, vocab_size=model.config.vocab_size),
         **_file_type(encoding),
     }
 
@@ -90,13 +90,6 @@ def _from_checkpoint(
             yield _tensor(spec.gguf, spec.shape, weight.encoding, encoding, rows)
 
     return metadata, tensors()
-
-
-def _tokenizer(folder: Path, vocab_size: int) -> dict[str, Any]:
-    """The tokenizer's keys, arrays of numbers in the widths that GGUF readers expect."""
-    widths = {"tokenizer.ggml.token_type": np.int32, "tokenizer.ggml.scores": np.float32}
-    metadata = to_gguf_metadata(folder, vocab_size=vocab_size)
-    return {key: np.asarray(v, widths[key]) if key in widths else v for key, v in metadata.items()}
 
 
 def _tensor(

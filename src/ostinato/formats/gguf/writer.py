@@ -67,7 +67,8 @@ def write_gguf(
     `encode` has the rule for the types of metadata. `file.metadata.typed()` of an open file gives values that
     are written as they were read. `alignment` None means the metadata's `general.alignment`, or 32. A path
     named as part of a split model wants the split's metadata, and only such a path may have it. Beyond what
-    the caller holds, at most one tensor, or one piece of it, is in memory at a time. The file has mode 0600.
+    the caller holds, at most one tensor, or one piece of it, is in memory at a time. The file's mode
+    is 0666 less the umask.
 
     Raises:
         InvalidModelContent: Something breaks a rule of the format, and nothing has been written; or a
@@ -83,7 +84,7 @@ def write_gguf(
         head = _head(path, metadata, placed, alignment)
     except ModelFormatError as error:  # of the reader's own guards: what is written can be read
         raise InvalidModelContent(file, error.field, error.expected, error.got) from error
-    with replacing(path) as out:
+    with replacing(path, mode=0o666) as out:
         out.write(head)
         for tensor in placed:
             _write(out, file, tensor)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+
 from ostinato.errors.text import TokenizerFilesMissing, TokenizerNotConvertible
 from ostinato.text import gguf
 from ostinato.text.huggingface import load, sentencepiece_model
@@ -18,6 +20,8 @@ from ostinato.text.parts import BYTE_LEVEL
 from ostinato.text.spaces import SpacePrefix
 from ostinato.text.tokenizer import Tokenizer
 from ostinato.text.vocabulary import MORE_ENDS
+
+_NONE = 0xFFFFFFFF  # what llama.cpp reads as "no such token"
 
 PROBE = (
     "Hello  world\n\n\n \tdef f(x):\r\n    return x**2 # I'm you'RE 'tis 3.14159 12345 ½Ⅷ٣٤\n"
@@ -52,15 +56,30 @@ def to_gguf_metadata(path: str | os.PathLike[str], *, vocab_size: int | None = N
         metadata |= (
             _byte_level(description) if description.kind == BYTE_LEVEL else _sentencepiece(description)
         )
+        metadata = in_file_widths(metadata)
         check_same_ids(Tokenizer(load.build(description)), Tokenizer.from_gguf(metadata))
     elif folder.has("tokenizer.model"):
-        metadata = sentencepiece_model.metadata(folder, vocab_size)
+        metadata = in_file_widths(sentencepiece_model.metadata(folder, vocab_size))
     else:
         raise TokenizerFilesMissing(str(folder.path), load.FILES)
     template = template_source(path).source
     if template is not None:
         metadata["tokenizer.chat_template"] = template
     return metadata
+
+
+def in_file_widths(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as GGUF readers want them: ids of unsigned 32 bits, all ones for "none"; lists as arrays, and
+    empty ones left out."""
+
+    def value(key: str, given: Any) -> Any:
+        if key.endswith("_token_id"):
+            return np.uint32(_NONE if given < 0 else given)
+        if isinstance(given, list) and given and not isinstance(given[0], str):
+            return np.asarray(given, np.float32 if key.endswith(".scores") else np.int32)
+        return given
+
+    return {key: value(key, given) for key, given in metadata.items() if given != []}
 
 
 def check_same_ids(original: Tokenizer, converted: Tokenizer) -> None:
