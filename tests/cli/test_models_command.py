@@ -37,14 +37,29 @@ def test_list_for_programs(cli: Cli, cached: Path) -> None:
     rows = {row["name"]: row for row in json.loads(cli("models", "list", "--json").out)}
     assert rows["smollm2"]["cached"] is False
     assert rows["smollm2"]["path"] is None
+    assert rows["smollm2"]["source"] is None
     assert rows["mine"] == {
         "name": "mine", "description": "", "licence": None, "size": cached.stat().st_size, "cached": True,
-        "path": str(cached),
+        "source": "unknown", "path": str(cached),
     }  # fmt: skip
 
 
 def test_list_shows_where_a_cached_model_lies(cli: Cli, cached: Path) -> None:
     assert str(cached) in cli("models", "list").out
+
+
+def test_list_shows_a_model_in_an_installed_package(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / "site" / ALIASES["smollm2"].member
+    inside.parent.mkdir(parents=True)
+    inside.write_bytes(Path(TINY).read_bytes())
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    shown = cli("models", "list").out
+    assert f"{inside} (installed package)" in shown
+    assert "not fetched" not in shown
+    (row,) = json.loads(cli("models", "list", "--json").out)
+    assert (row["cached"], row["source"], row["path"]) == (False, "installed package", str(inside))
 
 
 def test_inspect_says_what_is_in_a_file(cli: Cli) -> None:

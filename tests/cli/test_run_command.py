@@ -212,11 +212,11 @@ def test_a_failure_is_1_and_says_what_to_do(cli: Cli, arguments: list[str], text
 
 
 def test_too_little_memory_says_all_three_numbers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda: 2**27 + 150_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: memory.HEADROOM + 300_000)
     ran = cli("run", *GREEDY, "hi")
     assert (ran.code, ran.out) == (1, "")
     fits = re.search(
-        r"a context of 64 needs 0\.13 GiB, 0\.13 GiB are free\n  The largest .* \(--context (\d+)\)", ran.err
+        r"a context of 64 needs 0\.06 GiB, 0\.06 GiB are free\n  The largest .* \(--context (\d+)\)", ran.err
     )
     assert fits is not None, ran.err
     assert cli("run", *GREEDY, "--context", fits[1], "hi").code == 0

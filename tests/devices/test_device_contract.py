@@ -13,13 +13,15 @@ from running import const, storage
 from ostinato.device.contract import CaptureRefusal
 from ostinato.device.encoded import EncodedTensor
 from ostinato.device.segment import Segment
+from ostinato.devices.reference import device as device_module
 from ostinato.devices.reference import program as program_module
 from ostinato.devices.reference.device import ReferenceDevice
-from ostinato.devices.reference.program import ReferenceProgram, ReferenceWorkspace
+from ostinato.devices.reference.program import ReferenceCapture, ReferenceProgram, ReferenceWorkspace
 from ostinato.errors import (
     BindingMismatch,
     DeviceMismatch,
     NoKernel,
+    NotVarying,
     UnboundConst,
     UnboundSymbol,
     WorkspaceBusy,
@@ -29,7 +31,7 @@ from ostinato.ir import encoding as enc
 from ostinato.ir.ops.slab import WriteSlice, WriteSliceDevice
 from ostinato.plan.optimize import optimize
 from ostinato.runtime.registry import Registry
-from sabotage import goes_red
+from sabotage import goes_red, nothing
 
 ROWS = SymId("rows")
 
@@ -193,6 +195,87 @@ def test_a_capture_refuses_what_it_could_not_replay() -> None:
     assert "symbol" in refusal.reason
     case = Case()
     assert isinstance(case.bind().freeze([case.y.id], SymEnv({ROWS: 2})), CaptureRefusal)
+
+
+class Frozen:
+    """A capture of `Case` with x and start varying, and what its buffers hold."""
+
+    def __init__(self) -> None:
+        self.case = Case()
+        self.case.arrays[self.case.count.id][:] = 1
+        self.workspace = self.case.program.workspace()
+        captured = self.case.bind(workspace=self.workspace).freeze(
+            [self.case.x.id, self.case.start.id], SymEnv({ROWS: 1})
+        )
+        assert not isinstance(captured, CaptureRefusal)
+        self.captured = captured
+        self.values = {self.case.x.id: np.full((1, 4), 7, np.float32), self.case.start.id: np.array(3)}
+
+    def buffers(self) -> list[list[float]]:
+        return [self.case.arrays[node].tolist() for node in (self.case.x.id, self.case.start.id)]
+
+
+REPLAYS: dict[str, tuple[type[Exception], Callable[[Frozen], dict[object, object]]]] = {
+    "one is missing": (UnboundConst, lambda f: {f.case.x.id: f.values[f.case.x.id]}),
+    "none is there": (UnboundConst, lambda f: {}),
+    "a fixed one": (NotVarying, lambda f: {**f.values, f.case.count.id: np.array(1)}),
+    "an unknown one": (NotVarying, lambda f: {**f.values, 99: np.array(1)}),
+    "the second's shape": (BindingMismatch, lambda f: {**f.values, f.case.start.id: np.array([3])}),
+    "the second's dtype": (BindingMismatch, lambda f: {**f.values, f.case.start.id: np.array(3.0)}),
+    "more rows": (BindingMismatch, lambda f: {**f.values, f.case.x.id: np.ones((2, 4), np.float32)}),
+    "flat": (BindingMismatch, lambda f: {**f.values, f.case.x.id: np.ones(4, np.float32)}),
+    "a list": (BindingMismatch, lambda f: {**f.values, f.case.start.id: 3}),
+}
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_a_replay_checks_all_values_before_it_writes_one(name: str) -> None:
+    error, change = REPLAYS[name]
+    frozen = Frozen()
+    before = frozen.buffers()
+    with pytest.raises(error):
+        frozen.captured.replay(change(frozen))  # type: ignore[arg-type]
+    assert frozen.buffers() == before
+    assert not frozen.case.out.any()
+    frozen.captured.replay(frozen.values).wait()
+    assert frozen.case.out.tolist() == [0, 7, 14, 21, 0, 0, 0, 0]
+
+
+def test_a_replay_writes_nothing_that_a_run_in_flight_reads() -> None:
+    frozen = Frozen()
+    before = frozen.buffers()
+    with frozen.workspace.in_flight, pytest.raises(WorkspaceBusy):
+        frozen.captured.replay(frozen.values)
+    assert frozen.buffers() == before
+    frozen.captured.replay(frozen.values).wait()
+    assert frozen.buffers() == [[7, 7, 7, 7, 1, 1, 1, 1], [3]]
+
+
+def test_without_its_check_a_replay_writes_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_red(
+        monkeypatch,
+        ReferenceCapture,
+        "check",
+        lambda self, values: {node: values.get(node, 0) for node in self._varying},
+        lambda: test_a_replay_checks_all_values_before_it_writes_one("one is missing"),
+    )
+
+
+def test_packing_takes_exactly_what_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = ReferenceDevice()
+    a, b = (EncodedTensor(n, (1,), enc.F32, np.float32([i]).view(np.uint8)) for i, n in enumerate("ab"))
+
+    def check() -> None:
+        for tensors in ([b, a], [a], [a, b, a], []):
+            with pytest.raises(BindingMismatch, match=r"a \+ b"):
+                device.pack(PackRecipe(("a", "b"), "dense"), tensors)
+        with pytest.raises(NoKernel, match="'interleaved'"):
+            device.pack(PackRecipe(("a", "b"), "dense", "interleaved"), [a, b])
+        # the layout is another device's business
+        packed = device.pack(PackRecipe(("a", "b"), "tiles"), [a, b])
+        assert device.download(packed, (2,)).tolist() == [0, 1]
+
+    goes_red(monkeypatch, device_module, "check_recipe", nothing, check)
 
 
 def test_packing_decodes_reorders_and_joins() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from running import const, run
 
+from ostinato.devices.reference import kernels
 from ostinato.ir import ConstRole, DType, Graph, Operand, SymId
-from ostinato.ir.ops import attention
 from ostinato.ir.ops.attention import Attention
 from ostinato.runtime.context import InferenceContext
 from sabotage import goes_red
@@ -118,17 +118,76 @@ def test_nan_in_unattended_cells_changes_nothing(
     np.testing.assert_array_equal(clean, poisoned)
 
 
-def test_without_the_selection_of_values_the_poison_spreads(
-    context: InferenceContext, monkeypatch: pytest.MonkeyPatch
+def by_rows(context: InferenceContext, q: np.ndarray, k: np.ndarray, v: np.ndarray, **op: Any) -> np.ndarray:
+    """Each row as a step of its own, over the cells that were there when it ran."""
+    rows = [one_call(context, q[i : i + 1], k, v, start=i, length=i + 1, **op) for i in range(len(q))]
+    return np.concatenate(rows)
+
+
+def one_call(
+    context: InferenceContext,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    start: int = 0,
+    length: int | None = None,
+    window: int | None = None,
+) -> np.ndarray:
+    graph = Graph()
+    data = const(graph, q)
+    slabs = [graph.const(n, ConstRole.SLAB, s.shape, DType(s.dtype.name)) for n, s in (("k", k), ("v", v))]
+    op = Attention(start, length or len(q), 1 / 3.0, window)
+    return run(context, data[0].apply(op, *slabs), data, slabs=dict(zip(slabs, (k, v), strict=True)))
+
+
+SPECIAL = [math.inf, -math.inf, math.nan]
+
+
+@pytest.mark.parametrize("value", SPECIAL)
+@pytest.mark.parametrize("which", ["k", "v"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_what_a_later_row_attends_stays_with_the_rows_that_attend_it(
+    context: InferenceContext, which: str, value: float, window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ostinato.devices.reference.lower import template
+    """As when the rows come one by one (invariant 13): what isn't attended yet isn't multiplied by 0."""
+    rng = np.random.default_rng(3)
+    rows, bad = 6, 3
+    q = rng.standard_normal((rows, HEADS, K_DIM)).astype(np.float32)
+    k = rng.standard_normal((1, KV_HEADS, CAPACITY, K_DIM)).astype(np.float32)
+    v = rng.standard_normal((1, KV_HEADS, CAPACITY, V_DIM)).astype(np.float32)
+    clean = one_call(context, q, k, v, window=window)
+    {"k": k, "v": v}[which][0, 1, bad, 2] = value
 
     def check() -> None:
-        template.cache_clear()  # decompositions are remembered
-        test_nan_in_unattended_cells_changes_nothing(context, (6, 4, 3, False))
+        got = one_call(context, q, k, v, window=window)
+        meet = [row >= bad and (window is None or row < bad + window) for row in range(rows)]
+        for row, meets in enumerate(meet):
+            if not meets:
+                np.testing.assert_array_equal(got[row], clean[row])
+        np.testing.assert_allclose(got, by_rows(context, q, k, v, window=window), atol=1e-6)
+        if which == "v":
+            seen = got.reshape(rows, HEADS, V_DIM)[meet][:, 3:, 2]  # the heads of group 1
+            np.testing.assert_array_equal(seen, np.full_like(seen, value))
+            assert np.isfinite(np.delete(got.reshape(rows, HEADS, V_DIM), 2, axis=2)).all()
 
-    goes_red(monkeypatch, attention, "only_reached", lambda v, attended: v, check)
-    template.cache_clear()
+    check()
+    if which == "v":
+        goes_red(monkeypatch, kernels, "selected_product", lambda lanes, weights, v: weights @ v, check)
+
+
+def test_infinities_of_both_signs_and_weights_of_zero() -> None:
+    inf, nan = math.inf, math.nan
+    values = np.float32([[inf, inf, 1.0, nan], [-inf, 1.0, 2.0, 1.0], [5.0, 6.0, 7.0, 8.0]])
+    weights = np.float32([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
+    lanes = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 0], [0, 1, 1]], bool)
+    expected = [
+        [nan, inf, 1.5, nan],
+        [nan, nan, 2.0, nan],  # attended with a weight that rounds to 0: 0 · inf
+        [inf, inf, 1.0, nan],
+        [-inf, 3.5, 4.5, 4.5],
+    ]
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(kernels.selected_product(lanes, weights, values), np.float32(expected))
 
 
 def test_attended_cells_cost_not_the_capacity(context: InferenceContext) -> None:

@@ -10,14 +10,16 @@ from running import const, run, storage
 
 from ostinato.devices.reference import kernels
 from ostinato.devices.reference.device import ReferenceDevice
-from ostinato.errors import IndexOutOfRange
+from ostinato.errors import BindingMismatch, DeviceMismatch, IndexOutOfRange, OutOfDeviceMemory
 from ostinato.ir import ConstRole, DType, Graph, Location, Operand, SymId, Tensor
+from ostinato.ir.encoding import F32
 from ostinato.ir.ops import PRIMITIVES
 from ostinato.ir.ops.const import Const, Iota, Scalar, SymbolValue
-from ostinato.ir.ops.movement import Copy
+from ostinato.ir.ops.movement import Clone, Copy
+from ostinato.ir.ops.product import SelectedMatMul
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice, WriteSliceDevice
 from ostinato.runtime.context import InferenceContext
-from sabotage import goes_red, nothing
+from sabotage import NOTICED, goes_red, nothing
 
 RNG = np.random.default_rng(0)
 A = RNG.standard_normal((3, 4)).astype(np.float32)
@@ -61,6 +63,12 @@ CASES: dict[str, tuple[Callable[..., Tensor], list[np.ndarray], np.ndarray]] = {
     "concat": (lambda a, b: a.concat([b], axis=-1), [A, B], np.hstack([A, B])),
     "gather": (lambda a, i: a.gather(i), [A, IDS], A[[2, 0, 2]]),
     "matmul": (lambda a, b: a @ b.transpose(1, 0), [A, B], np.einsum("ik,jk->ij", A, B)),
+    "clone": (lambda a: a.apply(Clone()), [A], A),
+    "selected matmul": (
+        lambda a, b: (a <= 9.0).apply(SelectedMatMul(), a, b.transpose(1, 0).slice(1, 0, 2)),
+        [A, B],
+        A @ B[:2].T,
+    ),
     "iota": (
         lambda i, a: a.gather(i.apply(Iota(Operand(0)))).sum(0),
         [np.array(2, np.int64), A],
@@ -144,7 +152,8 @@ def test_a_write_out_of_range_writes_nothing(
             write_rows(context, slab, np.ones((4, 2, 3), np.float32), start, count, by_symbol)
         assert not slab.any()
 
-    goes_red(monkeypatch, kernels, "check_span", nothing, check)
+    # numpy refuses some of these spans itself, in its own words
+    goes_red(monkeypatch, kernels, "check_span", nothing, check, expect=(*NOTICED, ValueError))
 
 
 def test_a_gather_out_of_range_is_refused(context: InferenceContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +185,35 @@ def test_storage_moves_and_copies() -> None:
     down = device.download(target, A.shape)
     down[:] = 0  # the caller's own
     np.testing.assert_array_equal(device.download(target, A.shape), A)
+    device.write(B[:2], target)
+    with pytest.raises(BindingMismatch, match="extent"):
+        device.write(np.ones(13, np.float32), target)
+    np.testing.assert_array_equal(device.download(target, A.shape), np.concatenate([B[:2], A[2:]]))
     with pytest.raises(TypeError):
         device.upload(A.astype(np.float64), DType.F32)
     assert storage(A).bundling == ("values",)
+
+
+def test_storages_of_other_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, other = ReferenceDevice(), ReferenceDevice(1)
+    mine, theirs = device.upload(A, DType.F32), other.upload(A, DType.F32)
+
+    def check() -> None:
+        for use in (
+            lambda: device.download(theirs, A.shape),
+            lambda: device.copy(theirs, mine),
+            lambda: device.copy(mine, theirs),
+            lambda: device.write(A, theirs),
+        ):
+            with pytest.raises(DeviceMismatch, match="reference:1"):
+                use()
+
+    goes_red(monkeypatch, ReferenceDevice, "_check", nothing, check)
+
+
+@pytest.mark.parametrize("elements", [10**15, 2**62, 2**70])
+def test_too_much_memory_is_a_typed_error(elements: int) -> None:
+    with pytest.raises(OutOfDeviceMemory) as caught:
+        ReferenceDevice(2).allocate(elements, DType.F32, F32)
+    assert isinstance(caught.value, MemoryError)
+    assert caught.value.fields() == {"location": "reference:2", "nbytes": 4 * elements}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,11 @@ from hypothesis.stateful import (
 
 from ostinato.decode.forward import forward_with_kv_context
 from ostinato.engine import conversation as conversation_module
-from ostinato.engine import token_loop
-from ostinato.engine.conversation import Conversation, common_prefix
+from ostinato.engine import memory, token_loop
+from ostinato.engine.conversation import Answer, Conversation, Turn, common_prefix
 from ostinato.engine.llm import LLM
 from ostinato.engine.pool import run_step
-from ostinato.errors import InvalidSetting, PromptTooLong
+from ostinato.errors import CacheChanged, ConversationBusy, InvalidSetting, PromptTooLong
 from ostinato.generate.settings import Sampling
 from sabotage import goes_red, nothing
 
@@ -164,7 +167,7 @@ def test_an_answer_that_fails_leaves_no_trace(
     talk = talker.conversation()
     ask(talk, "hi")
     before = list(talk.messages)
-    monkeypatch.setattr(token_loop, "CHUNK", 4)
+    monkeypatch.setattr(memory, "CHUNK", 4)
     with monkeypatch.context() as patch:
         patch.setattr(token_loop, "run_step", failing_at(step, error))
         with pytest.raises(type(error)):
@@ -257,6 +260,82 @@ def test_conversations_share_nothing(talker: LLM) -> None:
     ]
 
 
+# From two threads
+
+
+def while_it_computes(llm: LLM, attempt: Callable[[Conversation, Answer], object]) -> str:
+    """What comes of an attempt made while another thread computes the second piece of an answer."""
+    talk = llm.conversation()
+    expected = fresh_answer(llm, [], "hi", 6)
+    running = talk.ask("hi", max_tokens=6, sampling=GREEDY)
+    pieces = [next(running)]
+    inside, go_on = threading.Event(), threading.Event()
+
+    def held(*arguments: Any, **options: Any) -> Any:
+        inside.set()
+        assert go_on.wait(30)
+        return run_step(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_loop, "run_step", held)
+        computing = threading.Thread(target=lambda: pieces.append(next(running)))
+        computing.start()
+        try:
+            assert inside.wait(30)
+            with pytest.raises(ConversationBusy, match="another thread") as raised:
+                attempt(talk, running)
+        finally:
+            go_on.set()
+            computing.join()
+    assert "".join(pieces) + "".join(running) == expected  # it changed nothing
+    assert [message["content"] for message in talk.messages] == ["hi", expected]
+    check_cache(talk)
+    return raised.value.remedy
+
+
+ATTEMPTS: list[Callable[[Conversation, Answer], object]] = [
+    lambda talk, _: talk.ask("no: this"),
+    lambda _, running: next(running),
+    lambda _, running: running.close(),
+]
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=["ask", "next", "close"])
+def test_a_second_thread_is_refused(talker: LLM, attempt: Any) -> None:
+    assert "conversation for each thread" in while_it_computes(talker, attempt)
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=["ask", "next", "close"])
+def test_sabotage_the_turn(talker: LLM, attempt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Python's own refusal to enter a generator that runs
+    goes_red(monkeypatch, Turn, "mine", lambda _: nullcontext(),
+             lambda: while_it_computes(talker, attempt), expect=ValueError)  # fmt: skip
+
+
+def test_a_thread_may_ask_once_the_piece_is_there(talker: LLM) -> None:
+    talk = talker.conversation()
+    next(talk.ask("hi", max_tokens=6, sampling=GREEDY))
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(talk, "no: this")))
+    asking.start()
+    asking.join()
+    assert answers == [fresh_answer(talker, [], "no: this", 5)]
+
+
+@pytest.mark.parametrize(("question", "options", "named"), [
+    (5, {}, "text is a int, expected text"), (b"hi", {}, "text is a bytes"),
+    ("hi", {"sampling": {"temperature": 0}}, "sampling is a dict, expected a Sampling"),
+])  # fmt: skip
+def test_what_is_no_question(talker: LLM, question: Any, options: Any, named: str) -> None:
+    talk = talker.conversation()
+    running = talk.ask("hi", max_tokens=3, sampling=GREEDY)
+    with pytest.raises(InvalidSetting, match=named):
+        talk.ask(question, **options)
+    assert "".join(running)  # still running
+    with pytest.raises(InvalidSetting, match="system is a int"):
+        talker.conversation(5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("a", "b", "length"), [
     ([], [], 0), ([], [1], 0), ([1], [1], 1), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2), ([2], [1], 0),
 ])  # fmt: skip
@@ -283,7 +362,8 @@ def test_sabotage_what_is_kept(talker: LLM, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sabotage_ending_the_first(talker: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_red(monkeypatch, Conversation, "_end_running", nothing, lambda: second_ends_first(talker))
+    goes_red(monkeypatch, Conversation, "_end_running", nothing,
+             lambda: second_ends_first(talker), expect=CacheChanged)  # fmt: skip
 
 
 def test_sabotage_check_prompt(talker: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ostinato.decode.kv_cache import KvCache
 from ostinato.engine import llm as llm_module
 from ostinato.engine.llm import LLM
+from ostinato.engine.opened import ENCODINGS
 from ostinato.errors import (
     EmptyPrompt,
     InvalidSetting,
@@ -84,16 +87,46 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"threads": 0}, "threads is 0"),
     ({"threads": "two"}, "threads is 'two'"),
     ({"kv_dtype": "f8"}, "kv_dtype is 'f8', expected f16 or f32"),
+    ({"kv_dtype": ["f16"]}, "kv_dtype is ['f16'], expected f16 or f32"),
+    ({"device": 3}, "device is 3, expected KIND or KIND:ORDINAL"),
+    ({"device": ""}, "device is ''"),
+    ({"weights": 5}, "weights is 5, expected f32 or f16 or bf16"),
+    ({"weights": "q9"}, "weights is 'q9'"),
+    ({"weights": Path("q8_0")}, "weights"),
+    ({"plan": None}, "plan is a NoneType, expected replan or held or captured"),
+    ({"plan": ["held"]}, "plan is a list"),
+    ({"plan": "none"}, "plan is 'none', expected replan or held or captured"),
 ]
 
 
 @pytest.mark.parametrize(("options", "text"), BAD)
-def test_settings_out_of_range_are_refused_before_the_file_is_looked_for(
-    options: dict[str, Any], text: str
+def test_settings_out_of_range_are_refused_before_anything_is_looked_for_or_fetched(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], text: str
 ) -> None:
+    def resolved(*_: Any, **__: Any) -> None:
+        raise AssertionError("looked for the file")
+
+    monkeypatch.setattr(llm_module.hub, "resolve", resolved)
     with pytest.raises(InvalidSetting) as raised:
-        LLM("/nowhere/model.gguf", **options)
+        LLM("smollm2", **options)
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("model", [None, 5, b"smollm2", ["smollm2"]])
+def test_what_names_no_model(model: Any) -> None:
+    with pytest.raises(InvalidSetting, match=r"model is a .*, expected a path or a name"):
+        LLM(model)
+
+
+@pytest.mark.parametrize("name", [word for words in re.findall(r"weights:(.*?)plan:", LLM.__doc__ or "", re.S)
+                                  for word in re.findall(r'"(\w+)"', words)])  # fmt: skip
+def test_weights_takes_what_its_documentation_lists(llm: LLM, name: str) -> None:
+    model = LLM(llm.file.path, weights=name).model
+    assert {t.encoding.name.lower() for t in model.weights.values() if len(t.shape) == 2} == {name}
+
+
+def test_the_documentation_lists_all_that_weights_takes() -> None:
+    assert all(f'"{name}"' in (LLM.__doc__ or "") for name in ENCODINGS)
 
 
 @pytest.mark.parametrize("device", ["nosuch", "reference:7"])
@@ -222,6 +255,41 @@ def test_what_begins_a_sequence_is_added_at_its_beginning_only(
 def test_an_empty_prompt(llm: LLM, prompt: Any) -> None:
     with pytest.raises(EmptyPrompt):
         llm.stream(prompt)
+
+
+NO_PROMPTS: list[tuple[Any, str]] = [
+    (b"hi", "a bytes"), (bytearray(b"hi"), "a bytearray"), (5, "a int"), (None, "a NoneType"),
+    ({1: 2}, "a dict"), ({1}, "a set"),
+    ([1.5], "a list with a float"), ([1, None], "a list with a NoneType"), ([True], "a list with a bool"),
+    (["a"], "a list with a str"), (np.ones((2, 2), int), "a list with a ndarray"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "got"), NO_PROMPTS, ids=lambda value: str(value)[:20])
+def test_what_is_neither_text_nor_token_ids(llm: LLM, prompt: Any, got: str) -> None:
+    for use in (llm.stream, llm.generate):
+        with pytest.raises(InvalidSetting) as raised:
+            use(prompt)
+        assert str(raised.value) == f"prompt is {got}, expected text or token ids"
+
+
+@pytest.mark.parametrize("prompt", [np.array([104, 101]), (104, 101), iter([104, 101]), [np.int32(104), 101]])
+def test_token_ids_in_any_shape(llm: LLM, prompt: Any) -> None:
+    expected = llm.generate([104, 101], max_tokens=3, sampling=GREEDY)
+    assert llm.generate(prompt, max_tokens=3, sampling=GREEDY) == expected
+
+
+@pytest.mark.parametrize("options", [{"sampling": {}}, {"sampling": {"temperature": 0}}, {"cache": 5}])
+def test_arguments_of_another_kind(llm: LLM, options: Any) -> None:
+    with pytest.raises(InvalidSetting, match=next(iter(options))):
+        llm.stream("x", **options)
+
+
+@pytest.mark.parametrize("messages", [5, b"hi", [5], {"role": "user", "content": "x"}, None, [["user", "x"]]])
+def test_what_are_no_messages(llm: LLM, messages: Any) -> None:
+    for use in (llm.chat, llm.encode_chat):
+        with pytest.raises(InvalidSetting, match="expected a list of messages"):
+            use(messages)
 
 
 def test_a_prompt_over_the_context_names_both_numbers(llm: LLM) -> None:

@@ -10,13 +10,15 @@ import pytest
 
 from ostinato.decode.forward import forward_with_kv_context
 from ostinato.decode.kv_cache import KvCache
-from ostinato.engine import token_loop
+from ostinato.engine import memory, token_loop
 from ostinato.engine.llm import LLM
 from ostinato.engine.pool import run_step
 from ostinato.engine.receipt import Receipt
-from ostinato.engine.token_loop import generate_tokens
+from ostinato.engine.token_loop import CacheHold, generate_tokens
 from ostinato.errors import (
+    CacheChanged,
     CacheMismatch,
+    CapacityExceeded,
     EmptyPrompt,
     InvalidLogits,
     InvalidSetting,
@@ -26,7 +28,7 @@ from ostinato.errors import (
 from ostinato.generate.sampler import Sampler
 from ostinato.generate.settings import Sampling
 from ostinato.ir.dtype import DType
-from sabotage import goes_red, nothing
+from sabotage import NOTICED, goes_red, nothing
 
 GREEDY = Sampling(temperature=0.0)
 WILD = Sampling(temperature=3.0, top_p=1.0, min_p=0.0, seed=11)
@@ -138,7 +140,7 @@ def test_the_receipt_tells_what_was_done(llm: LLM) -> None:
 def test_a_prompt_in_chunks_is_the_same_prompt(llm: LLM, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     prompt = [(7 * i) % 256 for i in range(24)]
     expected = by_hand(llm, prompt, 6)
-    monkeypatch.setattr(token_loop, "CHUNK", chunk)
+    monkeypatch.setattr(memory, "CHUNK", chunk)
     cache = llm.new_cache()
     assert list(tokens_of(llm, prompt, cache, max_tokens=6)) == expected
     np.testing.assert_allclose(
@@ -146,18 +148,45 @@ def test_a_prompt_in_chunks_is_the_same_prompt(llm: LLM, monkeypatch: pytest.Mon
     )
 
 
-def test_chunks_bound_the_rows_of_a_step(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = []
-    real = token_loop.run_step
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every step."""
+    seen = []
 
     def watched(model: Any, tokens: Any, *rest: Any, **kind: Any) -> Any:
-        rows.append(len(tokens))
-        return real(model, tokens, *rest, **kind)
+        seen.append(len(tokens))
+        return run_step(model, tokens, *rest, **kind)
 
     monkeypatch.setattr(token_loop, "run_step", watched)
-    monkeypatch.setattr(token_loop, "CHUNK", 10)
+    return seen
+
+
+def test_chunks_bound_the_rows_of_a_step(llm: LLM, monkeypatch: pytest.MonkeyPatch, rows: list[int]) -> None:
+    monkeypatch.setattr(memory, "CHUNK", 10)
     list(tokens_of(llm, [65] * 23, llm.new_cache(), max_tokens=3))
     assert rows == [10, 10, 3, 1, 1]
+
+
+def test_a_step_has_512_rows_at_most(llm: LLM, rows: list[int]) -> None:
+    cache = KvCache.allocate(llm.model, llm.inference, 1100)
+    list(tokens_of(llm, [65] * 1100, cache, max_tokens=1))
+    assert rows == [512, 512, 76]
+
+
+def test_rows_become_fewer_as_the_scores_of_one_grow(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, rows: list[int]
+) -> None:
+    heads, most = llm.model.config.heads, 4000
+    monkeypatch.setattr(memory, "CHUNK", 32)
+    monkeypatch.setattr(memory, "SCORES", most)
+    cache = KvCache.allocate(llm.model, llm.inference, 1050)
+    list(tokens_of(llm, [65] * 1050, cache, max_tokens=1))
+    assert sum(rows) == 1050
+    scores = [heads * count * sum(rows[: at + 1]) for at, count in enumerate(rows)]
+    assert all(score <= most or count == 1 for score, count in zip(scores, rows, strict=True))
+    assert max(scores[:-20]) > most / 2  # and not fewer than need be
+    assert rows[0] > 20
+    assert rows[-1] == 1
 
 
 # What it refuses, before anything runs or changes
@@ -180,7 +209,7 @@ def refuses(llm: LLM, case: tuple[dict[str, Any], type[Exception], str], monkeyp
     cache.truncate_to(0 if error is PromptTooLong else 3)
     before = cache.length
     with monkeypatch.context() as patch:
-        patch.setattr(token_loop, "CHUNK", 1)  # so that a late check would have run a part
+        patch.setattr(memory, "CHUNK", 1)  # so that a late check would have run a part
         with pytest.raises(error, match=text):
             tokens_of(llm, changes.get("prompt", PROMPT), cache, max_tokens=changes.get("max_tokens"))
     assert cache.length == before
@@ -213,6 +242,70 @@ def test_a_cache_of_another_geometry_is_refused_at_once(llm: LLM) -> None:
 def test_sabotage_check_cache(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(monkeypatch, token_loop, "check_cache", nothing,
              lambda: test_a_cache_of_another_geometry_is_refused_at_once(llm))  # fmt: skip
+
+
+# A cache that someone else changes
+
+
+def woven_over_one_cache(llm: LLM) -> None:
+    alone = by_hand(llm, PROMPT, 6)
+    cache = llm.new_cache()
+    first, second = tokens_of(llm, PROMPT, cache, max_tokens=6), tokens_of(llm, [9, 9], cache, max_tokens=6)
+    started = next(first)
+    alloc_id, length = cache.alloc_id, cache.length
+    with pytest.raises(CacheChanged, match="holds 5 positions, this generation left 0") as raised:
+        next(second)
+    assert (raised.value.expected, raised.value.got) == ((alloc_id, 0), (alloc_id, 5))
+    assert cache.length == length  # nothing was run
+    assert [started, *first] == alone  # the first never noticed
+
+
+def cleared_half_way(llm: LLM) -> None:
+    cache, receipt = llm.new_cache(), Receipt()
+    running = tokens_of(llm, PROMPT, cache, receipt=receipt)
+    next(running)
+    cache.clear()
+    with pytest.raises(CacheChanged, match="cleared"):
+        next(running)
+    assert cache.length == 0
+    assert receipt.finish_reason == "interrupted"
+
+
+def cut_half_way(llm: LLM) -> None:
+    cache = llm.new_cache()
+    running = tokens_of(llm, PROMPT, cache)
+    next(running)
+    cache.truncate_to(3)
+    with pytest.raises(CacheChanged, match="holds 3 positions, this generation left 5"):
+        next(running)
+
+
+def filled_by_another(llm: LLM) -> None:
+    """Full it is, and yet this generation didn't end because of it."""
+    cache, receipt = llm.new_cache(), Receipt()
+    running = tokens_of(llm, PROMPT, cache, receipt=receipt)
+    next(running)
+    list(tokens_of(llm, [65] * (64 - cache.length), cache, max_tokens=1))
+    assert cache.length == cache.capacity
+    with pytest.raises(CacheChanged):
+        next(running)
+    assert receipt.finish_reason == "interrupted"
+
+
+CHANGES = [woven_over_one_cache, cleared_half_way, cut_half_way, filled_by_another]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_cache_is_noticed_before_a_step(llm: LLM, change: Callable[[LLM], None]) -> None:
+    change(llm)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_sabotage_check_of_the_hold(
+    llm: LLM, change: Callable[[LLM], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = (*NOTICED, CapacityExceeded)  # where the step itself is what fails
+    goes_red(monkeypatch, CacheHold, "check", nothing, lambda: change(llm), expect=late)
 
 
 # Errors and interruptions half-way

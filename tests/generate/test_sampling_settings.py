@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,14 @@ from ostinato.generate.settings import DEFAULTS, Sampling, check_count, suggeste
 GOOD: list[tuple[str, Any]] = [
     ("temperature", 0), ("temperature", 0.0), ("temperature", 1e6), ("temperature", np.float64(0.5)),
     ("top_p", 1), ("top_p", 1e-9), ("min_p", 0), ("min_p", 1.0), ("top_k", 0), ("top_k", np.int64(40)),
+    ("temperature", np.float32(0.5)), ("temperature", np.float16(0.5)), ("temperature", np.int64(1)),
+    ("temperature", Fraction(1, 2)), ("top_p", np.float32(1.0)), ("seed", np.uint64(2**64 - 1)),
     ("seed", 0), ("seed", 2**64 - 1),
 ]  # fmt: skip
 BAD: list[tuple[str, Any]] = [
     ("temperature", -0.1), ("temperature", math.nan), ("temperature", math.inf), ("temperature", 10**400),
+    ("temperature", np.float32("inf")), ("temperature", np.float32("nan")), ("temperature", np.bool_(True)),
+    ("temperature", 1j), ("temperature", np.ones(1)), ("top_p", np.float32(1.0000001)), ("min_p", [0.1]),
     ("temperature", "1"), ("temperature", True), ("top_p", 0), ("top_p", -0.0), ("top_p", 1.0001),
     ("top_p", math.nan), ("min_p", -1e-9), ("min_p", 1.1), ("top_k", -1), ("top_k", 2.5), ("top_k", True),
     ("seed", -1), ("seed", 2**64), ("seed", 10**400), ("seed", 1.0), ("seed", "x"),
@@ -30,6 +35,7 @@ BAD: list[tuple[str, Any]] = [
 def test_values_in_range_are_taken(field: str, value: Any) -> None:
     one = Sampler(Sampling(**{"seed": 1, field: value}))
     assert getattr(one, field) == value
+    assert type(getattr(one, field)) is (int if field in ("top_k", "seed") else float)
     assert one.draw(np.zeros(100, np.float32)) < 100
 
 

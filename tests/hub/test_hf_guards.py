@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 
+import huggingface_hub.errors
 import pytest
 from hfstub import SIGNATURE, TOKEN
 
@@ -14,6 +15,7 @@ from ostinato.errors.huggingface import (
     HubDiskFull,
     HubDownloadFailed,
     HubModelMissing,
+    HubRevisionMissing,
     HubUnreachable,
     MalformedHubReference,
     PickleRefused,
@@ -32,7 +34,7 @@ def test_repository_names_are_validated(text, monkeypatch, hub):
             resolve(text)
         assert hub.seen == []
 
-    goes_red(monkeypatch, reference, "require_repo_id", nothing, check)
+    goes_red(monkeypatch, reference, "require_repo_id", nothing, check, expect=HubUnreachable)
 
 
 @pytest.mark.parametrize("text", ["hf:org/name@../../x", "hf:org/name@a b"])
@@ -41,7 +43,7 @@ def test_revisions_are_validated(text, monkeypatch, hub):
         with pytest.raises(MalformedHubReference):
             resolve(text)
 
-    goes_red(monkeypatch, reference, "require_revision", nothing, check)
+    goes_red(monkeypatch, reference, "require_revision", nothing, check, expect=HubAccessDenied)
 
 
 @pytest.mark.parametrize("text", ["hf:org/name:../x.gguf", "hf:org/name:a b"])
@@ -50,7 +52,7 @@ def test_selectors_are_validated(text, monkeypatch, hub):
         with pytest.raises(MalformedHubReference):
             resolve(text)
 
-    goes_red(monkeypatch, reference, "require_selector", nothing, check)
+    goes_red(monkeypatch, reference, "require_selector", nothing, check, expect=HubAccessDenied)
 
 
 def test_names_of_a_listing_are_validated(monkeypatch):
@@ -68,7 +70,7 @@ def test_a_commit_is_validated(monkeypatch, hub, tmp_path):
         with pytest.raises(HubUnreachable, match="names no commit"):
             resolve("hf:org/name")
 
-    goes_red(monkeypatch, client, "is_commit", lambda text: True, check)
+    goes_red(monkeypatch, client, "is_commit", lambda text: True, check, expect=HubRevisionMissing)
 
 
 def test_nothing_is_guessed(monkeypatch, hub):
@@ -88,7 +90,7 @@ def test_helper_files_are_told_apart(monkeypatch, hub):
     def check():
         assert resolve("hf:org/name").path.name == "a-Q8_0.gguf"
 
-    goes_red(monkeypatch, gguf, "is_helper", lambda name: False, check)
+    goes_red(monkeypatch, gguf, "is_helper", lambda name: False, check, expect=HubChoiceNeeded)
 
 
 def test_pickles_are_refused(monkeypatch, hub):
@@ -98,7 +100,7 @@ def test_pickles_are_refused(monkeypatch, hub):
         with pytest.raises(PickleRefused):
             resolve("hf:org/name")
 
-    goes_red(monkeypatch, safetensors, "refuse_pickles", nothing, check)
+    goes_red(monkeypatch, safetensors, "refuse_pickles", nothing, check, expect=HubModelMissing)
 
 
 def test_an_index_fetches_no_code(monkeypatch, hub):
@@ -121,7 +123,8 @@ def test_a_gated_repository_is_explained(monkeypatch, hub):
             resolve("hf:org/name")
         assert "Ask for access" in caught.value.remedy
 
-    goes_red(monkeypatch, failures, "explain_denial", lambda error, reference: error, check)
+    raw = huggingface_hub.errors.GatedRepoError
+    goes_red(monkeypatch, failures, "explain_denial", lambda error, reference: error, check, expect=raw)
 
 
 def test_a_full_disk_is_refused(monkeypatch, hub):

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Callable
 
 import pytest
 
-from ostinato.errors import ConflictingSymbol, DTypeMismatch, GraphMixed, ShapeMismatch, UnboundSymbol
+from ostinato.errors import (
+    ConflictingSymbol,
+    DataDependentExtent,
+    DTypeMismatch,
+    GraphMixed,
+    MalformedLocation,
+    NoValueYet,
+    ShapeMismatch,
+    UnboundSymbol,
+)
 from ostinato.ir import (
     ConstRole,
     DataDim,
     DType,
     Graph,
     Location,
+    NodeId,
     Operand,
     SymEnv,
     SymId,
@@ -25,13 +36,14 @@ from ostinato.ir import (
     rope,
     swiglu,
 )
+from ostinato.ir import encoding as enc
 from ostinato.ir.ops import COMPOSITES, PRIMITIVES
 from ostinato.ir.ops.attention import Attention
-from ostinato.ir.ops.const import Iota, Scalar
+from ostinato.ir.ops.const import Const, Iota, Scalar
 from ostinato.ir.ops.nn import Embedding, GeluTanh, LayerNorm, RmsNorm, Rope, Silu, Softmax, SwiGlu
-from ostinato.ir.ops.product import Linear
+from ostinato.ir.ops.product import Linear, SelectedMatMul
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice, WriteSliceDevice
-from ostinato.ir.shape import broadcast
+from ostinato.ir.shape import broadcast, resolve
 
 ROWS = SymId("rows")
 
@@ -69,6 +81,18 @@ WRONG = {
     "length not rank 0": lambda g: slab(g).apply(ReadPrefix(Operand(1)), data(g, 1, dtype=DType.I64)),
     "heads": lambda g: data(g, ROWS, 3, 4).apply(Attention(0, 8, 1.0), slab(g), slab(g)),
     "operand count": lambda g: data(g, 3).apply(RmsNorm(1e-5)),
+    "no KV heads": lambda g: data(g, ROWS, 2, 4).apply(Attention(0, 8, 1.0), slab(g, 0), slab(g, 0)),
+    "no heads": lambda g: data(g, ROWS, 0, 4).apply(Attention(0, 8, 1.0), slab(g), slab(g)),
+    "v_dim is a symbol": lambda g: data(g, ROWS, 2, 4).apply(
+        Attention(0, 8, 1.0), slab(g), data(g, 1, 2, 8, SymId("d"), dtype=DType.F16)
+    ),
+    "two slabs in one": lambda g: data(g, ROWS, 2, 4).apply(
+        Attention(0, 8, 1.0), *[data(g, 2, 2, 8, 4, dtype=DType.F16) for _ in range(2)]
+    ),
+    "negative extents": lambda g: data(g, 2, 3).reshape(-2, -3),
+    "a negative const": lambda g: g.apply(Const("x", ConstRole.DATA, (-1,), DType.F32, enc.F32)),
+    "write into no slab": lambda g: slab(g).slice(2, 0, 4).apply(WriteSlice(0, 1), data(g, ROWS, 2, 4)),
+    "selected lanes": lambda g: (data(g, 2, 3) <= 0.0).apply(SelectedMatMul(), data(g, 3, 2), data(g, 2, 4)),
     "mask": lambda g: data(g, ROWS, 2, 4).apply(
         Attention(0, 8, 1.0, masked=True), slab(g), slab(g), data(g, ROWS, 7)
     ),
@@ -199,6 +223,45 @@ def test_broadcasting(left: tuple[object, ...], right: tuple[object, ...], resul
 def test_locations_are_written_kind_and_ordinal() -> None:
     assert Location.parse("cpu") == Location("cpu", 0)
     assert str(Location.parse("reference:12")) == "reference:12"
-    for text in ("", ":1", "cpu:", "cpu:x", "c p u", "cpu:-1"):
-        with pytest.raises(ValueError, match="KIND"):
+    for text in ("", ":1", "cpu:", "cpu:x", "c p u", "cpu:-1", "cpu:٣"):
+        with pytest.raises(MalformedLocation) as caught:
             Location.parse(text)
+        assert isinstance(caught.value, ValueError)
+        assert "KIND:ORDINAL" in caught.value.remedy
+
+
+def test_numbers_may_stand_on_either_side() -> None:
+    g = Graph()
+    x = data(g, 2)
+    for made, op, scalar_first in (
+        (x + 2.0, "Add", False),
+        (2.0 + x, "Add", True),
+        (1.0 - x, "Sub", True),
+        (2.0 * x, "Mul", True),
+        (2.0 / x, "Div", True),
+    ):
+        assert made.node.op.name == op
+        assert isinstance(g[made.node.inputs[0]].op, Scalar) is scalar_first
+
+
+@pytest.mark.parametrize("use", [bool, list, lambda x: [*x], lambda x: 1 if x < 0.0 else 2, lambda x: not x])
+def test_a_tensor_holds_no_values_for_python(use: Callable[[Tensor], object]) -> None:
+    with pytest.raises(NoValueYet, match="holds no data") as caught:
+        use(data(Graph(), 2, 3))
+    assert isinstance(caught.value, TypeError)
+
+
+def test_a_data_extent_has_no_number_outside_a_run() -> None:
+    with pytest.raises(DataDependentExtent, match=r"%3"):
+        resolve((2, DataDim(NodeId(3))), SymEnv())
+
+
+def test_only_ops_that_say_so_share_memory() -> None:
+    """A composite's result comes through at least one op that computes."""
+    graph = Graph()
+    for op, operands in composites(graph):
+        node = op.decompose(*operands).node  # type: ignore[attr-defined]
+        while node.op.may_alias:
+            node = graph[node.inputs[0]]
+        assert node.inputs, op
+        assert not op.may_alias  # type: ignore[attr-defined]

@@ -1,9 +1,11 @@
-"""Descriptions of models, mutated value by value: every outcome is a model or a typed error."""
+"""Descriptions of models, mutated value by value: every outcome is a model, or one of the errors that
+SECURITY.md names."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from rewrite import rewrite
 
+from ostinato import errors
 from ostinato.errors import OstinatoError
 from ostinato.formats.gguf import GgufFile
 from ostinato.models.contract import Model
@@ -23,10 +26,22 @@ NASTY: tuple[Any, ...] = (
 JSON_ONLY: tuple[Any, ...] = (1 << 70, 1e308, [], [1], ["a"], {}, {"rope_type": "yarn"}, {"factor": 0})
 
 
+SECURITY = (Path(__file__).parents[2] / "SECURITY.md").read_text("utf-8")
+REFUSALS: tuple[type[OstinatoError], ...] = (
+    errors.ModelFormatError, errors.UnknownArchitecture, errors.UnsupportedModel, errors.UnsupportedEncoding,
+    errors.MissingTensors, errors.UnexpectedTensors, errors.TensorShapeMismatch,
+)  # fmt: skip
+
+
+def test_these_are_the_errors_that_security_md_names() -> None:
+    (sentence,) = re.findall(r"Every outcome is a model, or one of(.*?):", SECURITY, re.S)
+    assert set(re.findall(r"`(\w+)`", sentence)) == {error.__name__ for error in REFUSALS}
+
+
 def outcome(path: Path) -> str:
     try:
         model = load_model(path)
-    except OstinatoError as error:
+    except REFUSALS as error:
         return type(error).__name__ if str(error) and error.remedy else f"{type(error).__name__} says nothing"
     assert isinstance(model, Model)
     for name, tensor in model.weights.items():

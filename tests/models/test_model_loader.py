@@ -87,9 +87,11 @@ METADATA: dict[str, tuple[type[Exception], dict[str, Any], str]] = {
     "rope nan": (ModelFormatError, {"llama.rope.freq_base": float("nan")}, "freq_base"),
     "rope factor": (
         ModelFormatError,
-        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 0.0},
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": -2.0},
         "scaling.factor",
     ),
+    "rope factor without a type": (ModelFormatError, {"llama.rope.scaling.factor": -2.0}, "scaling.factor"),
+    "rope attention": (UnsupportedModel, {"llama.rope.scaling.attn_factor": 1.5}, "attn_factor"),
     "rope kind": (UnsupportedModel, {"llama.rope.scaling.type": "yarn"}, "yarn"),
     "experts": (UnsupportedModel, {"llama.expert_count": 8}, "expert_count"),
     "eps": (ModelFormatError, {"llama.attention.layer_norm_rms_epsilon": None}, "layer_norm_rms_epsilon"),
@@ -104,6 +106,29 @@ def test_metadata_that_makes_no_model(source: Path, tmp_path: Path, name: str) -
         load_model(rewrite(source, tmp_path / "x.gguf", metadata=metadata))
     assert named in str(caught.value)
     assert caught.value.remedy  # type: ignore[attr-defined]
+
+
+SCALINGS: dict[str, tuple[dict[str, Any], float]] = {
+    "nothing said": ({}, 1.0),
+    "factor alone": ({"llama.rope.scaling.factor": 4.0}, 4.0),
+    "old key alone": ({"llama.rope.scale_linear": 4.0}, 4.0),
+    "linear": ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4.0),
+    "linear, old key": ({"llama.rope.scaling.type": "linear", "llama.rope.scale_linear": 4.0}, 4.0),
+    "both keys": ({"llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0}, 4.0),
+    "a factor of 0 is none": ({"llama.rope.scaling.factor": 0.0}, 1.0),
+    "0 hides the old key": ({"llama.rope.scaling.factor": 0.0, "llama.rope.scale_linear": 2.0}, 1.0),
+    "none, factor": ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 1.0),
+    "none, old key": ({"llama.rope.scaling.type": "none", "llama.rope.scale_linear": 4.0}, 1.0),
+    "attention factor of 1": ({"llama.rope.scaling.attn_factor": 1.0}, 1.0),
+}
+"""As llama.cpp reads them (llama-model.cpp, load_hparams; llama-context.cpp)."""
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_rope_scaling(source: Path, tmp_path: Path, name: str) -> None:
+    metadata, linear = SCALINGS[name]
+    model = load_model(rewrite(source, tmp_path / "x.gguf", metadata=metadata))
+    assert [rope.linear for rope in model.config.ropes] == [linear]
 
 
 def test_rope_factors_must_fit(source: Path, tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from ostinato.device.segment import Segment
 from ostinato.device.topology import TopologySnapshot
 from ostinato.device.traits import Traits
 from ostinato.devices.reference.device import ReferenceDevice
-from ostinato.errors import NoDevice, NoKernel, WriteConflict
-from ostinato.ir import HOST, ConstRole, DType, Graph, Location, NodeId, SymId, Tensor, linear
+from ostinato.errors import DataDependentExtent, NoDevice, NoKernel
+from ostinato.ir import HOST, ConstRole, DType, Graph, Location, NodeId, Operand, SymId, Tensor, linear
 from ostinato.ir import encoding as enc
 from ostinato.ir.ops.movement import Copy
 from ostinato.ir.ops.product import Linear
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice
-from ostinato.plan import placement, schedule
+from ostinato.plan import placement
 from ostinato.plan.optimize import optimize
 from ostinato.plan.optimized import CopyStep, OptimizedGraph
 from sabotage import goes_red, nothing
@@ -147,6 +147,46 @@ def test_a_slab_type_that_attention_can_t_read_fails_while_planning() -> None:
         plan(graph, slab.apply(ReadPrefix(2)), kv_dtypes=(DType.F32,))
 
 
+def test_a_weight_that_no_op_reads_needs_a_layout_too() -> None:
+    graph = Graph()
+    weight = graph.const("w", ConstRole.WEIGHT, (2, 256), DType.F32, enc.Q8_K)
+    with pytest.raises(NoKernel, match=r"weight 'w'.*Q8_K"):
+        plan(graph, weight)
+
+
+def test_a_hint_pins_data() -> None:
+    m = Model()
+    optimized = plan(m.graph, m.y, hints={m.x.id: R1})
+    assert optimized.placement[m.x.id] == R1
+    assert optimized.placement[m.h.id] == R0  # where its weight lies
+    (crossing,) = [s for s in optimized.steps if isinstance(s, CopyStep) and s.target == R0]
+    assert crossing.source == m.x.id
+    y = m.x + 1.0
+    assert plan(m.graph, y, hints={m.x.id: R1}).placement[y.id] == R1
+
+
+def test_a_write_runs_at_its_slab_whatever_a_hint_says() -> None:
+    graph, slab, rows = slab_graph()
+    written = slab.apply(WriteSlice(0, 1), rows)
+    optimized = plan(graph, written.apply(ReadPrefix(1)), hints={written.id: R1})
+    assert optimized.placement[written.id] == R0
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+def test_a_value_whose_extent_only_the_run_knows_stays_inside(hinted: bool) -> None:
+    graph, slab, _ = slab_graph()
+    n = graph.const("n", ConstRole.DATA, (), DType.I64)
+    prefix = slab.apply(ReadPrefix(Operand(1)), n)
+    total = prefix.sum(-1).max(-2)
+    if hinted:
+        with pytest.raises(DataDependentExtent, match="ReadPrefix"):
+            plan(graph, total, hints={NodeId(total.node.inputs[0]): R1})
+    else:
+        with pytest.raises(DataDependentExtent, match="ReadPrefix"):
+            plan(graph, prefix)
+        plan(graph, total)
+
+
 def test_no_device() -> None:
     m = Model()
     with pytest.raises(NoDevice, match=r"cpu:0.*reference:0, reference:1"):
@@ -158,32 +198,6 @@ def slab_graph() -> tuple[Graph, Tensor, Tensor]:
     slab = graph.const("k", ConstRole.SLAB, (1, 1, 8, 4))
     rows = graph.const("rows", ConstRole.DATA, (1, 1, 4))
     return graph, slab, rows
-
-
-def test_a_reader_of_the_old_slab_runs_before_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check() -> None:
-        graph, slab, rows = slab_graph()
-        written = slab.apply(WriteSlice(0, 1), rows)  # appended first
-        old = slab.apply(ReadPrefix(1)).sum()
-        new = written.apply(ReadPrefix(1)).sum()
-        (segment,) = segments(plan(graph, old, new))
-        order = [node.id for node in segment.nodes]
-        assert order.index(NodeId(old.node.inputs[0])) < order.index(written.id)
-
-    goes_red(monkeypatch, schedule, "write_order", lambda draft: [], check)
-
-
-def test_a_reader_of_the_old_slab_that_needs_the_write_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check() -> None:
-        graph, slab, rows = slab_graph()
-        written = slab.apply(WriteSlice(0, 1), rows)
-        new = written.apply(ReadPrefix(1)).sum(-2)
-        old = slab.apply(ReadPrefix(1)) + new
-        again = slab.apply(WriteSlice(1, 1), old.slice(1, 0, 1).squeeze(0))
-        with pytest.raises(WriteConflict, match="'k'"):
-            plan(graph, again.apply(ReadPrefix(1)))
-
-    goes_red(monkeypatch, schedule, "write_order", lambda draft: [], check)
 
 
 def test_writes_run_even_if_nothing_reads_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 from ostinato.device.storage import Part, Storage
 from ostinato.device.topology import TopologySnapshot
 from ostinato.devices.reference.device import ReferenceDevice
-from ostinato.errors import BindingMismatch, NoDevice, UnboundConst
+from ostinato.errors import BindingMismatch, MalformedLocation, NoDevice, UnboundConst
 from ostinato.ir import ConstRole, DType, Graph, Location, SymEnv, SymId, Tensor, linear
 from ostinato.ir import encoding as enc
 from ostinato.runtime import context as context_module
 from ostinato.runtime import storage_cache
 from ostinato.runtime.context import Bindings, InferenceContext
+from ostinato.runtime.counters import Counters
 from ostinato.runtime.registry import Registry
 from sabotage import goes_red, nothing
 
@@ -52,9 +54,17 @@ def test_no_device() -> None:
         InferenceContext("reference:3", registry(0))
 
 
+def test_no_location() -> None:
+    for text in ("not a device", "reference:", ""):
+        with pytest.raises(MalformedLocation, match="no device"):
+            InferenceContext(text, registry(0))
+
+
 @pytest.mark.parametrize(
     ("value", "field"),
     [
+        ([[1.0, 1.0]] * 3, "type"),
+        (None, "type"),
         (np.ones((2, 2), np.float32), "shape"),
         (np.ones(6, np.float32), "shape"),
         (np.ones((3, 2), np.float64), "dtype"),
@@ -165,3 +175,62 @@ def test_values_cross_devices() -> None:
         hints={z.id: Location("reference", 1)},
     )  # fmt: skip
     assert result.tolist() == [[36, 36]] * 2
+
+
+def test_what_crosses_devices_is_written_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffer that was bound is the one that runs use: a run uploads this step's data and nothing else."""
+    graph, x, y = doubled()
+    z = y * y
+    context = InferenceContext("reference:0", registry(0, 1))
+    env = SymEnv({ROWS: 2})
+    plan = context.plan(graph, [z.id], bounds=env, hints={z.id: Location("reference", 1)})
+    data = {x.id: np.full((2, 2), 3, np.float32)}
+    cache = context.bind(plan, Bindings(data=data), env)
+    bound = context.compile(plan).bind(cache.of_graph(plan.graph_id), env)
+    made: list[str] = []
+    for name in ("upload", "allocate"):
+        real = getattr(ReferenceDevice, name)
+
+        def counting(*arguments: object, real: object = real, name: str = name) -> object:
+            made.append(name)
+            return real(*arguments)  # type: ignore[operator]
+
+        monkeypatch.setattr(ReferenceDevice, name, counting)
+    for value in (3.0, 5.0):
+        (result,) = context.realize_prebuilt(bound, {}, env, plan.roots).values()
+        assert result.tolist() == [[36, 36]] * 2
+        assert made == []
+        overlay = {x.id: np.full((1, 2), value, np.float32)}
+        (result,) = context.realize_prebuilt(bound, overlay, SymEnv({ROWS: 1}), plan.roots).values()
+        assert result.tolist() == [[(2 * value) ** 2] * 2]
+        # `upload` of the reference device allocates for itself
+        assert made == ["upload"]
+        made.clear()
+
+
+def test_counts_of_ended_threads_are_kept_as_one_sum() -> None:
+    counters = Counters()
+
+    def count() -> None:
+        counters.mine.realize_calls += 1
+        counters.mine.bytes_bound += 10
+
+    count()
+    for _ in range(50):
+        thread = threading.Thread(target=count)
+        thread.start()
+        thread.join()
+    assert counters.total().realize_calls == 51
+    assert counters.total().bytes_bound == 510
+    assert len(counters._running) == 1  # this thread's
+    running = threading.Barrier(3)
+    threads = [threading.Thread(target=lambda: (count(), running.wait(10), running.wait(10))) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    running.wait(10)
+    assert counters.total().realize_calls == 53
+    assert len(counters._running) == 3
+    running.wait(10)
+    for thread in threads:
+        thread.join()
+    assert counters.total().realize_calls == 53

@@ -109,6 +109,6 @@ def test_sabotage_of_model_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(TokenizerFormatError):
             spm(tmp_path, MODEL, added_tokens={"<x>": 90_000})
 
-    goes_red(monkeypatch, wire, "check_room", nothing, check_end)
+    goes_red(monkeypatch, wire, "check_room", nothing, check_end, expect=IndexError)
     goes_red(monkeypatch, sentencepiece_model, "check_kind", nothing, check_kind)
     goes_red(monkeypatch, sentencepiece_model, "check_density", nothing, check_density)

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from ostinato.cli.bench import bench
 from ostinato.cli.completion import completion
 from ostinato.cli.console import Console, abandon_stdout, console_options, prepare_stdout
 from ostinato.cli.models import models
+from ostinato.cli.plan import plan
 from ostinato.cli.run import run
 from ostinato.errors.generate import InvalidSetting
 from ostinato.host.version import __version__
@@ -41,6 +43,8 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(models)
+cli.add_command(plan)
+cli.add_command(bench)
 cli.add_command(completion)
 
 

@@ -10,6 +10,7 @@ import click
 from ostinato.cli.console import Console, console_options
 from ostinato.cli.run import complete_model
 from ostinato.hub.aliases import ALIASES
+from ostinato.hub.installed import find as find_installed
 
 
 @click.group()
@@ -25,24 +26,28 @@ as_json = click.option("--json", "as_json", is_flag=True, help="For programs.")
 @as_json
 @console_options
 def list_(as_json: bool) -> None:
-    """The short names, and what is in the cache."""
+    """The short names, where their files are, and what else is in the cache."""
     from ostinato import hub
 
     cached = {model.name: model for model in hub.list_models()}
     rows: list[dict[str, Any]] = []
     for alias in ALIASES.values():
         model = cached.pop(alias.name, None)
+        path = model.path if model else find_installed(alias)
+        source = model.source if model else "installed package" if path else None
         rows.append({"name": alias.name, "description": alias.description, "licence": alias.licence,
                      "size": model.size if model else alias.size, "cached": model is not None,
-                     "path": str(model.path) if model else None})  # fmt: skip
+                     "source": source, "path": str(path) if path else None})  # fmt: skip
     for model in cached.values():
         rows.append({"name": model.name, "description": "", "licence": None, "size": model.size,
-                     "cached": True, "path": str(model.path)})  # fmt: skip
+                     "cached": True, "source": model.source, "path": str(model.path)})  # fmt: skip
     if as_json:
         _dump(rows)
         return
     for row in rows:
-        where = row["path"] or "not fetched yet (ostinato models pull " + row["name"] + ")"
+        where = row["path"] or f"not fetched yet (ostinato models pull {row['name']})"
+        if row["path"] and not row["cached"]:
+            where += f" ({row['source']})"
         click.echo(f"{row['name']:<12} {_megabytes(row['size']):>9}  {row['description']:<32} {where}")
 
 
@@ -124,7 +129,7 @@ def convert(console: Console, model: str, output: str, encoding: str | None) -> 
     from ostinato.engine.convert import convert as write
     from ostinato.engine.opened import encoding_named
 
-    target = None if encoding is None else encoding_named(encoding)
+    target = encoding_named("type", encoding)
     write(hub.resolve(model, progress=console.verbosity >= 0).path, output, target)
     console.note(f"wrote {output}")
 

@@ -43,7 +43,9 @@ def complete_model(context: click.Context, param: click.Parameter, incomplete: s
               )  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.")
 @click.option(
-    "--weights", metavar="ENCODING", help="Quantise float matrices while loading: q8_0, q4_1, q4_0."
+    "--weights",
+    metavar="ENCODING",
+    help="Encode float matrices while loading: q8_0, q4_1, q4_0, bf16, f16, f32.",
 )
 @click.option("--plan", type=click.Choice(["replan", "held", "captured"]), default="captured",
               help="Plan every step, hold a plan, or replay it where it can be captured.")  # fmt: skip

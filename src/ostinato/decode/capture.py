@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ostinato.decode.data import DecodeTokenData, data_by_node
-from ostinato.decode.session import DecodeSession
-from ostinato.decode.want import LAST, Want, shaped
+from ostinato.decode.session import DecodeSession, picked
+from ostinato.decode.want import LAST, Want, out_rows, shaped
 from ostinato.device.contract import Captured, CaptureRefusal
 from ostinato.device.segment import Segment
 from ostinato.device.storage import Storage
@@ -45,9 +45,14 @@ class CapturedDecodeSession:
         for step in plan.steps:
             if isinstance(step, CopyStep) and step.target != HOST:
                 return CaptureRefusal(f"%{step.node} copies from {step.origin} to {step.target}")
+        if session.offset_node is None:
+            return CaptureRefusal("the position rides in the symbols, a capture would keep the first one's")
         segments = [at for at, step in enumerate(plan.steps) if isinstance(step, Segment)]
         if len(segments) != 1:
             return CaptureRefusal(f"the plan has {len(segments)} segments, a capture holds one")
+        device = context.devices.device(session.location)
+        if not device.traits.can_capture:
+            return CaptureRefusal(f"{device.location} can't capture")
         env = session.per_token_sym_env(0)
         buffers = _own_buffers(session, context)
         values = {**session.base_cache.of_graph(session.step.graph.id), **buffers}
@@ -64,11 +69,13 @@ class CapturedDecodeSession:
     def replay_token(self, data: DecodeTokenData, *, want: Want = LAST) -> Any:
         """Run one token; see `DecodeSession.realize_token`.
 
-        Raises StaleCapture, TopologyChanged, CapacityExceeded or TokenDataMismatch before anything runs.
+        Raises StaleCapture, TopologyChanged, RowOutOfRange, CapacityExceeded or TokenDataMismatch before
+        anything runs.
         """
         self.check_epoch()
         plan = self.session.optimized
         self._context.devices.check_generation(plan.generation)
+        selected = out_rows(want, 1)
         self.session.check_position(data, self._env, 1)
         values = {node: v for node, v in data_by_node(self.session.step, data).items() if node in plan.nodes}
         counts = self._context.counters.mine
@@ -76,11 +83,16 @@ class CapturedDecodeSession:
         counts.bytes_uploaded += sum(value.nbytes for value in values.values())
         self._captured.replay(values).wait()
         root = self.session.root_of(want)
-        return shaped(want, self._bound.fetch(root, self._env))
+        return picked(want, selected, shaped(want, self._bound.fetch(root, self._env)))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the session has been re-bound since."""
+        return self.epoch != self.session.epoch
 
     def check_epoch(self) -> None:
         """Raises StaleCapture when the session has been re-bound since."""
-        if self.epoch != self.session.epoch:
+        if self.is_stale:
             raise StaleCapture(self.epoch, self.session.epoch)
 
 

@@ -12,7 +12,12 @@ from ostinato.decode.capture import CapturedDecodeSession
 from ostinato.decode.data import check_tokens, data_by_node, shape_data, token_data
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.session import DecodeSession, HeldSession, StepSession, structure_of
-from ostinato.decode.slot import DecodeSlot, invalidate_decode_pair, refresh_decode_session
+from ostinato.decode.slot import (
+    DecodeSlot,
+    invalidate_decode_pair,
+    leave_other_devices,
+    refresh_decode_session,
+)
 from ostinato.decode.step import OUT_ROWS, ROWS, build_step, placement_hints, slab_bindings, step_env
 from ostinato.decode.want import LAST, All, Argmax, Hidden, Rows, Want, out_rows, shaped, wanted
 from ostinato.device.contract import CaptureRefusal
@@ -71,8 +76,9 @@ def forward_with_kv_context_persistent(
     ids, path = _checked(model, tokens, cache, context, want, write_path)
 
     def held() -> Any:
+        result = _held(model, ids, cache, context, slot, want, path)
         slot.statistics.held += 1
-        return _held(model, ids, cache, context, slot, want, path)
+        return result
 
     return _healing(model, ids, cache, context, slot, want, path, held)
 
@@ -95,11 +101,12 @@ def forward_with_kv_context_captured(
     def replayed() -> Any:
         capture = None
         if len(ids) == 1 and not isinstance(want, All | Rows):
-            refresh_decode_session(slot, structure_of(model, cache, path), cache)
+            refresh_decode_session(slot, structure_of(model, cache, path, context.location), cache)
             capture = _capture(model, ids, cache, context, slot, path)
         if capture is None:
+            result = _held(model, ids, cache, context, slot, want, path)
             slot.statistics.held += 1
-            return _held(model, ids, cache, context, slot, want, path)
+            return result
         result = capture.replay_token(token_data(capture.session.step, model, ids, cache.length), want=want)
         slot.statistics.captured += 1
         return result
@@ -177,6 +184,7 @@ def _healing(
     run: Callable[[], Any],
 ) -> Any:
     """Run held or captured; where the topology has changed, replan this step and let the slot start anew."""
+    leave_other_devices(slot, context.devices)
     try:
         result = run()
     except TopologyChanged as changed:
@@ -197,7 +205,7 @@ def _held(
     path: WritePath,
 ) -> Any:
     """Run through the slot's sessions, longer steps in pieces; the cache's length stays."""
-    refresh_decode_session(slot, structure_of(model, cache, path), cache)
+    refresh_decode_session(slot, structure_of(model, cache, path, context.location), cache)
     if len(ids) == 1 and not isinstance(want, All | Rows):
         session = _session(model, ids, cache, context, slot, path, 1)
         assert isinstance(session, DecodeSession)
@@ -205,6 +213,8 @@ def _held(
         return session.realize_token(
             context.location, data, session.per_token_sym_env(cache.length), want=want
         )
+    if len(ids) <= CHUNK:
+        return _piece(model, ids, 0, out_rows(want, len(ids)), cache, context, slot, want, path)
     pieces = [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
     selected = set(out_rows(want, len(ids)))
     results = []

@@ -83,8 +83,9 @@ def residency_differs(location: Location | None, held: Storage, offered: Storage
 
 
 def storage_difference(held: Storage, offered: Storage) -> str | None:
-    """The first of dtype, encoding, parts and byte extent in which two storages differ."""
-    for field in ("dtype", "encoding", "bundling", "nbytes"):
+    """The first of dtype, encoding, parts and byte extent (part by part) in which two storages differ."""
+    for field in ("dtype", "encoding", "bundling"):
         if getattr(held, field) != getattr(offered, field):
             return field
-    return None
+    extents = [[part.nbytes for part in storage.parts] for storage in (held, offered)]
+    return None if extents[0] == extents[1] else "nbytes"

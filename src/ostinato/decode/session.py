@@ -24,8 +24,8 @@ from ostinato.decode.step import (
     slab_bindings,
     step_env,
 )
-from ostinato.decode.validity import PlanStructure, PlanValidity
-from ostinato.decode.want import LAST, Argmax, Hidden, Want, shaped
+from ostinato.decode.validity import PlanStructure, PlanValidity, differs
+from ostinato.decode.want import LAST, Argmax, Hidden, Rows, Want, out_rows, shaped
 from ostinato.device.traits import WritePath
 from ostinato.errors.decode import CapacityExceeded, TokenDataMismatch
 from ostinato.errors.device import DeviceMismatch
@@ -37,20 +37,25 @@ from ostinato.models.contract import LayerKv, Model, ShapeKey
 from ostinato.plan.optimized import OptimizedGraph
 from ostinato.runtime.compiled import BoundPlan, CompiledPlan
 from ostinato.runtime.context import Bindings, InferenceContext
+from ostinato.runtime.registry import Registry
 from ostinato.runtime.storage_cache import StorageCache
 
 Array = npt.NDArray[Any]
 
 
-def structure_of(model: Model, cache: KvCache, write_path: WritePath) -> PlanStructure:
-    """What a plan for this model and cache is keyed by, the allocation aside."""
+def structure_of(
+    model: Model, cache: KvCache, write_path: WritePath, home: Location | None = None
+) -> PlanStructure:
+    """What a plan for this model and cache is keyed by, the allocation aside. `home` runs what nothing ties
+    to a device: a context's location, or else the first layer's."""
+    places = tuple(place for pair in cache.locations() for place in pair)
     return PlanStructure(
         max_seq_len=cache.capacity,
         n_layers=len(cache.geometry),
         cache_dtype=cache.dtype,
         shape_key=model.shape_key,
         kv_geometry=cache.geometry,
-        locations=cache.locations(),
+        locations=(home or places[0], *places),
         write_path=write_path,
     )
 
@@ -64,22 +69,24 @@ class SharedPlan:
 
 
 class PlanShelf:
-    """The plans that slots share, made once for each structure, row bound and topology. Thread-safe."""
+    """The plans that slots share, made once for each structure, row bound, registry and topology of it.
+    Thread-safe."""
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[PlanStructure, int, int], SharedPlan] = {}
+        self._plans: dict[tuple[PlanStructure, int, Registry, int], SharedPlan] = {}
         self._lock = threading.Lock()
 
     def get(
-        self, structure: PlanStructure, max_rows: int, generation: int, build: Callable[[], SharedPlan]
+        self, structure: PlanStructure, max_rows: int, devices: Registry, build: Callable[[], SharedPlan]
     ) -> SharedPlan:
         """The plan, made by `build` where there is none yet; plans of older topologies are let go."""
         with self._lock:
-            key = (structure, max_rows, generation)
+            key = (structure, max_rows, devices, devices.generation)
             if key not in self._plans:
                 shared = build()
-                self._plans = {k: plan for k, plan in self._plans.items() if k[2] == generation}
-                self._plans[structure, max_rows, shared.compiled.plan.generation] = shared
+                generation = shared.compiled.plan.generation
+                self._plans = {k: plan for k, plan in self._plans.items() if k[2:] == (devices, generation)}
+                self._plans[structure, max_rows, devices, generation] = shared
                 return shared
             return self._plans[key]
 
@@ -130,7 +137,7 @@ class HeldSession:
         shelf: PlanShelf,
     ) -> HeldSession:
         """Plan (or take from the shelf) and bind; `first` are the ids of the step at hand. Runs nothing."""
-        structure = structure_of(model, cache, write_path)
+        structure = structure_of(model, cache, write_path, context.location)
         bounds = {ROWS: max_rows, OUT_ROWS: max_rows}
 
         def make() -> SharedPlan:
@@ -139,7 +146,7 @@ class HeldSession:
             plan = context.plan(step.graph, step.roots, bounds=bounds, hints=hints)
             return SharedPlan(step, context.compile(plan))
 
-        shared = shelf.get(structure, max_rows, context.devices.generation, make)
+        shared = shelf.get(structure, max_rows, context.devices, make)
         step = shared.step
         ids = first
         data = {
@@ -186,6 +193,11 @@ class HeldSession:
     def location(self) -> Location:
         """The device that runs what nothing ties to another."""
         return self._context.location
+
+    @property
+    def devices(self) -> Registry:
+        """Those that it runs on: another registry's are others, whatever they are called."""
+        return self._context.devices
 
     @property
     def logits_node(self) -> NodeId:
@@ -241,7 +253,9 @@ class HeldSession:
         """Compare with what a request needs; a structural difference wins over the allocation."""
         for field in self.structure.differences(structure):
             return PlanValidity.stale(field)
-        return PlanValidity.VALID if alloc_id == self.alloc_id else PlanValidity.ALLOCATION_CHANGED
+        if differs("alloc_id", self.alloc_id, alloc_id):
+            return PlanValidity.ALLOCATION_CHANGED
+        return PlanValidity.VALID
 
     def stage_kv(self, source: KvRebindSource) -> _Rebound | RebindRefusal:
         """Check the source's slabs against the baked ones and bind them aside; this session stays."""
@@ -280,6 +294,8 @@ class HeldSession:
             raise CapacityExceeded(start + count, self.max_seq_len)
 
     def _run(self, data: Mapping[NodeId, Array], env: SymEnv, want: Want) -> Any:
+        # before the data goes up: its device may be gone
+        self._context.devices.check_generation(self.optimized.generation)
         node = self.root_of(want)
         return shaped(want, self._context.realize_prebuilt(self._bound, data, env, [node])[node])
 
@@ -287,6 +303,11 @@ class HeldSession:
         """The Copy that brings home what is wanted."""
         logits, argmax, hidden = self.optimized.roots
         return argmax if isinstance(want, Argmax) else hidden if isinstance(want, Hidden) else logits
+
+
+def picked(want: Want, selected: Sequence[int], result: Any) -> Any:
+    """Of the one row that a decode plan makes, the rows that `want` names."""
+    return result[list(selected)] if isinstance(want, Rows) else result
 
 
 class DecodeSession(HeldSession):
@@ -302,11 +323,12 @@ class DecodeSession(HeldSession):
         alloc_id: int,
         *,
         kv_geometry: tuple[LayerKv, ...],
-        location: tuple[tuple[Location, Location], ...],
+        location: tuple[Location, ...],
         write_path: WritePath,
     ) -> PlanValidity:
-        """Whether this plan serves a step of `seq` rows over such a cache; `location` is each layer's."""
-        if seq != 1:
+        """Whether this plan serves a step of `seq` rows over such a cache; `location` is the device that runs
+        what nothing ties to another, then those of each layer's K and V."""
+        if differs("seq", 1, seq):
             return PlanValidity.stale("seq")
         structure = PlanStructure(
             max_seq_len, n_layers, cache_dtype, shape_key, kv_geometry, location, write_path
@@ -326,12 +348,14 @@ class DecodeSession(HeldSession):
     ) -> Any:
         """Run one token: logits float32 `[vocab]`, or what else `want` asks for; only its Copy is made.
 
-        Raises DeviceMismatch, CapacityExceeded, TokenDataMismatch, TopologyChanged before anything runs.
+        Raises DeviceMismatch, RowOutOfRange, CapacityExceeded, TokenDataMismatch, TopologyChanged before
+        anything runs.
         """
         if device != self.location:
             raise DeviceMismatch("the session", str(device), str(self.location))
+        selected = out_rows(want, 1)
         self.check_position(data, sym_env, 1)
-        return self._run(data_by_node(self.step, data), sym_env, want)
+        return picked(want, selected, self._run(data_by_node(self.step, data), sym_env, want))
 
 
 class StepSession(HeldSession):

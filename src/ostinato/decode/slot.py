@@ -15,6 +15,7 @@ from ostinato.decode.session import DecodeSession, HeldSession, PlanShelf
 from ostinato.decode.validity import PlanStructure, PlanValidity, Verdict
 from ostinato.device.contract import CaptureRefusal
 from ostinato.errors.decode import SlotBusy
+from ostinato.runtime.registry import Registry
 
 
 @dataclass
@@ -90,6 +91,12 @@ def invalidate_decode_pair(slot: DecodeSlot, reason: str) -> None:
     slot.statistics.drops += (reason,)
 
 
+def leave_other_devices(slot: DecodeSlot, devices: Registry) -> None:
+    """Drop sessions made on another registry's devices: the same names are not the same devices."""
+    if any(session.devices is not devices for session in slot.sessions.values()):
+        invalidate_decode_pair(slot, "the devices are those of another registry")
+
+
 class Outcome(Enum):
     ABSENT = "absent"
     KEPT = "kept"
@@ -118,6 +125,8 @@ def refresh_decode_session(slot: DecodeSlot, structure: PlanStructure, source: K
             invalidate_decode_pair(slot, str(verdict))
             return Refreshed(Outcome.DROPPED, verdict)
     changed = [slot.sessions[rows] for rows, v in verdicts.items() if v is not PlanValidity.VALID]
+    if slot.capture is not None and slot.capture.is_stale:  # its session was re-bound by another hand
+        retire_capture(slot)
     if not changed:
         return Refreshed(Outcome.KEPT)
     staged = []

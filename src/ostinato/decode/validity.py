@@ -46,7 +46,7 @@ PlanValidity.ALLOCATION_CHANGED = PlanValidity(Verdict.ALLOCATION_CHANGED)
 class PlanStructure:
     """Everything of a plan but the allocation that it is bound to; compared field by field, in this order.
 
-    `locations` are the devices of each layer's K and V.
+    `locations` are the device that runs what nothing ties to another, then those of each layer's K and V.
     """
 
     max_seq_len: int
@@ -54,7 +54,7 @@ class PlanStructure:
     cache_dtype: DType
     shape_key: ShapeKey
     kv_geometry: tuple[LayerKv, ...]
-    locations: tuple[tuple[Location, Location], ...]
+    locations: tuple[Location, ...]
     write_path: WritePath
 
     def differences(self, other: PlanStructure) -> Iterator[str]:

@@ -20,6 +20,7 @@ from ostinato.device.encoded import EncodedTensor
 from ostinato.device.segment import Segment
 from ostinato.device.storage import Storage
 from ostinato.device.traits import Traits
+from ostinato.errors.graph import BindingMismatch
 from ostinato.ir.dtype import DType
 from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
@@ -48,7 +49,9 @@ class Captured(Protocol):
     """A bound program recorded over fixed addresses."""
 
     def replay(self, values: Mapping[NodeId, HostArray]) -> Pending:
-        """Write the varying inputs into their fixed buffers and run again."""
+        """Write the varying inputs, all of them and no others, into their fixed buffers and run again.
+
+        Raises UnboundConst, NotVarying, BindingMismatch or WorkspaceBusy before any buffer is written."""
 
 
 class Workspace(Protocol):
@@ -85,7 +88,7 @@ class Program(Protocol):
 
 
 class Device(Protocol):
-    """One place that holds bytes and runs segments."""
+    """One place that holds bytes and runs segments. Two devices are the same only if they are one object."""
 
     @property
     def location(self) -> Location: ...
@@ -94,10 +97,15 @@ class Device(Protocol):
     def traits(self) -> Traits: ...
 
     def allocate(self, elements: int, dtype: DType, encoding: Encoding) -> Storage:
-        """Room for `elements`, reading as zero where never written; pages are touched only when used."""
+        """Room for `elements`, reading as zero where never written; pages are touched only when used.
+        Raises OutOfDeviceMemory, as `upload` and `pack` do."""
 
     def upload(self, array: HostArray, dtype: DType) -> Storage:
         """A new storage with the array's elements; the array may change afterwards."""
+
+    def write(self, array: HostArray, target: Storage) -> None:
+        """The array's elements over the first ones of a plain storage of this device and the same dtype.
+        Raises BindingMismatch when it has more than the storage."""
 
     def download(self, storage: Storage, shape: tuple[int, ...]) -> HostArray:
         """The first elements of a plain storage as a new array of `shape`."""
@@ -106,12 +114,27 @@ class Device(Protocol):
         """The bytes of one storage of this device into another of the same extent."""
 
     def pack(self, recipe: PackRecipe, tensors: Sequence[EncodedTensor]) -> Storage:
-        """Weights in this device's layout; raises NoKernel for an encoding without one."""
+        """The recipe's tensors, in its order, in this device's layout.
+
+        Raises BindingMismatch for other tensors than it names, NoKernel for an encoding without a layout and
+        for a permutation that the device doesn't know."""
 
     def compile(self, segment: Segment) -> Program:
         """Code for a segment."""
 
 
+def fitting(label: str, value: HostArray, shape: tuple[int, ...], dtype: DType) -> HostArray:
+    """`value` as a contiguous array of exactly this shape and dtype; raises BindingMismatch."""
+    if not isinstance(value, np.ndarray | np.generic):
+        raise BindingMismatch(label, "type", "a numpy array", type(value).__name__)
+    if value.shape != shape:
+        raise BindingMismatch(label, "shape", str(list(shape)), str(list(value.shape)))
+    try:
+        return array_of(np.asarray(value), dtype)
+    except TypeError:
+        raise BindingMismatch(label, "dtype", str(dtype), str(value.dtype)) from None
+
+
 def array_of(data: HostArray, dtype: DType) -> HostArray:
     """`data` as a contiguous array of exactly `dtype`; raises TypeError when that would lose values."""
-    return np.ascontiguousarray(data.astype(dtype.numpy, casting="safe", copy=False))
+    return data.astype(dtype.numpy, order="C", casting="safe", copy=False)

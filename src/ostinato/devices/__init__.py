@@ -11,8 +11,9 @@ def default_location() -> str:
 def register_defaults(threads: int | None = None) -> None:
     """Register every shipped device that this process doesn't have yet; safe to call again.
 
-    `threads` sets how many CPU threads they use; by default `OSTINATO_THREADS` or the physical cores that
-    this process may use. Raises InvalidSetting for an OSTINATO_THREADS that is no number.
+    `threads` sets how many CPU threads they use, *for the whole process*: devices are the process's, so a
+    later call changes the number for everyone who runs on them. By default `OSTINATO_THREADS` or the
+    physical cores that this process may use. Raises InvalidSetting for an OSTINATO_THREADS that is no number.
     """
     import os
     from contextlib import suppress
@@ -35,5 +36,5 @@ def register_defaults(threads: int | None = None) -> None:
             registry.register(ReferenceDevice(threads=count))
     elif threads is not None:
         device = registry.device(reference)
-        assert isinstance(device, ReferenceDevice)
-        device.set_threads(threads)
+        if isinstance(device, ReferenceDevice):  # someone's own device keeps its own ways
+            device.set_threads(threads)

@@ -2,25 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ostinato.decode.kv_cache import KvCache
 from ostinato.engine.receipt import Receipt
 from ostinato.engine.token_loop import check_prompt
-from ostinato.generate.settings import Sampling
+from ostinato.errors.generate import ConversationBusy
+from ostinato.generate.settings import Sampling, check_kind, check_sampling
 
 if TYPE_CHECKING:
     from ostinato.engine.llm import LLM, Generation, Message
+
+
+class Turn:
+    """Whose turn it is: one thread's at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def mine(self) -> Iterator[None]:
+        """Raises ConversationBusy while another thread's."""
+        if not self._lock.acquire(blocking=False):
+            raise ConversationBusy()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+class Answer(Iterator[str]):
+    """An answer, piece by piece. Whatever a thread does with the conversation while another computes a piece
+    raises ConversationBusy and changes nothing."""
+
+    def __init__(self, pieces: Generator[str], turn: Turn) -> None:
+        self._pieces = pieces
+        self._turn = turn
+
+    def __next__(self) -> str:
+        with self._turn.mine():
+            return next(self._pieces)
+
+    def close(self) -> None:
+        """End it here and drop the turn, unless it was complete."""
+        with self._turn.mine():
+            self._pieces.close()
 
 
 class Conversation:
     """One user's turns. A turn that fails or is dropped leaves the messages as they were before it.
 
     The cache holds exactly the tokens `_held`; a new turn keeps the longest common prefix and runs the rest.
+    Threads may share a conversation, one at a time: a second one is refused, not queued.
     """
 
     def __init__(self, llm: LLM, system: str | None = None) -> None:
+        if system is not None:
+            check_kind("system", system, str, "text")
         self._llm = llm
         self.messages: list[Message] = []
         if system is not None:
@@ -29,24 +70,28 @@ class Conversation:
         self._cache: KvCache | None = None
         self._held: list[int] = []
         self._running: Generator[str] | None = None
+        self._turn = Turn()
 
-    def ask(
-        self, text: str, *, max_tokens: int | None = None, sampling: Sampling | None = None
-    ) -> Generator[str]:
+    def ask(self, text: str, *, max_tokens: int | None = None, sampling: Sampling | None = None) -> Answer:
         """The answer to `text`, piece by piece; question and answer join the messages when it is complete.
 
-        An answer still running from an earlier turn is ended and dropped. Raises NoChatTemplate,
-        ChatTemplateError, PromptTooLong, InvalidSetting before anything changes.
+        An answer still running from an earlier turn is ended and dropped. Raises ConversationBusy,
+        NoChatTemplate, ChatTemplateError, PromptTooLong, InvalidSetting before anything changes.
         """
-        llm, question = self._llm, {"role": "user", "content": text}
-        ids = llm.encode_chat([*self.messages, question])
-        check_prompt(llm.model, ids, held=0, capacity=llm.context, max_tokens=max_tokens)
-        self._end_running()
-        cache = self._keep_prefix(ids)
-        generation = llm.stream(ids[cache.length :], max_tokens=max_tokens, sampling=sampling, cache=cache)
-        self.receipt = generation.receipt
-        self._running = self._answer(question, ids, generation, cache)
-        return self._running
+        with self._turn.mine():
+            check_kind("text", text, str, "text")
+            check_sampling(sampling)
+            llm, question = self._llm, {"role": "user", "content": text}
+            ids = llm.encode_chat([*self.messages, question])
+            check_prompt(llm.model, ids, held=0, capacity=llm.context, max_tokens=max_tokens)
+            self._end_running()
+            cache = self._keep_prefix(ids)
+            generation = llm.stream(
+                ids[cache.length :], max_tokens=max_tokens, sampling=sampling, cache=cache
+            )
+            self.receipt = generation.receipt
+            self._running = self._answer(question, ids, generation, cache)
+            return Answer(self._running, self._turn)
 
     def _end_running(self) -> None:
         """Two turns that step one cache would mix their positions: the earlier one ends here."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ostinato.errors.model import FamilyIncomplete
 from ostinato.formats.encodings import CODECS, ENCODERS, encoder
 from ostinato.formats.gguf import GgufFile, GgufTensor
 from ostinato.formats.gguf.writer import TensorSource, write_gguf
@@ -18,6 +19,7 @@ from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding
 from ostinato.models.gguf_rope import FACTORS
 from ostinato.models.loader import model_from_checkpoint, model_from_gguf
+from ostinato.models.recode import Recode, recoded
 from ostinato.text.huggingface.to_gguf import to_gguf_metadata
 
 # llama.cpp's enum llama_ftype, which names a file by the encoding of most of its tensors
@@ -65,8 +67,11 @@ def _from_checkpoint(
 ) -> tuple[dict[str, Any], Iterator[TensorSource]]:
     """Metadata and tensors as GGUF names and orders them."""
     model = model_from_checkpoint(checkpoint)
+    to_gguf = model.family.to_gguf
+    if to_gguf is None:
+        raise FamilyIncomplete(model.family.name, "to_gguf", "written as a GGUF file")
     metadata: dict[str, Any] = {
-        **model.family.to_gguf(model.config),
+        **to_gguf(model.config),
         "general.name": checkpoint.path.resolve().name,
         **to_gguf_metadata(checkpoint.path, vocab_size=model.config.vocab_size),
         **_file_type(encoding),
@@ -112,8 +117,6 @@ def _tensor(
 
 
 def _target(stored: Encoding, shape: tuple[int, ...], encoding: Encoding | None) -> Encoding:
-    if len(shape) == 1:
-        return enc.F32 if stored.is_plain else stored
-    if encoding is None or stored == encoding or shape[-1] % encoding.block:
-        return stored
-    return encoding
+    if len(shape) == 1 and stored.is_plain:
+        return enc.F32  # llama.cpp adds and multiplies vectors in float32 alone
+    return recoded(stored, shape, encoding, Recode.ALL)

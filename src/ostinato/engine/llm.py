@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +18,10 @@ from ostinato.engine.receipt import Receipt
 from ostinato.engine.token_loop import generate_tokens
 from ostinato.errors.generate import InvalidSetting, NoChatTemplate
 from ostinato.generate.sampler import Sampler
-from ostinato.generate.settings import Sampling, check_count
+from ostinato.generate.settings import Sampling, check_choice, check_count, check_kind, check_sampling
 from ostinato.ir.dtype import DType
 from ostinato.ir.location import Location
+from ostinato.models.contract import Family
 from ostinato.runtime.context import InferenceContext
 from ostinato.text import ChatTemplate, StreamDecoder, encode_chat
 
@@ -66,11 +69,14 @@ class LLM:
 
     model: a `.gguf` file, a folder with config.json and safetensors, `hf:org/name`, or a short alias.
     context: positions of the KV cache, by default what the model was trained for, at most 8192. kv_dtype:
-    "f16" or "f32". threads: CPU threads, by default the physical cores that this process may use. weights:
-    "q8_0", "q4_1" or "q4_0" quantises matrices that the files hold as floats. plan: "captured" replays a
-    recorded plan where that can be, "held" re-binds a plan made once, "replan" plans every step.
+    "f16" or "f32". threads: CPU threads of the whole process's devices, by default the physical cores that
+    this process may use. weights: "q8_0", "q4_1", "q4_0", "bf16", "f16" or "f32", to which matrices are
+    encoded that the files hold as floats. plan: "captured" replays a recorded plan where that can be, "held"
+    re-binds a plan made once, "replan" plans every step. families: others than the built-in ones, as in
+    `load_model`.
 
-    Raises what `hub.resolve` and `load_model` raise, InvalidSetting, NoDevice, NotEnoughMemory.
+    Raises InvalidSetting and NoDevice before anything is looked for or fetched, what `hub.resolve` and
+    `load_model` raise, NotEnoughMemory.
     """
 
     def __init__(
@@ -83,24 +89,26 @@ class LLM:
         threads: int | None = None,
         weights: str | None = None,
         plan: str = "captured",
+        families: Sequence[Family] = (),
         progress: bool = False,
     ) -> None:
-        location = _location(device)
+        check_kind("model", model, str | os.PathLike, "a path or a name")
+        location = location_of(device)
         check_count("context", context)
         check_count("threads", threads)
-        if plan not in {mode.value for mode in PlanMode}:
-            raise InvalidSetting("plan", " or ".join(mode.value for mode in PlanMode), repr(plan))
-        if kv_dtype is not None and kv_dtype not in KV_DTYPES:
-            raise InvalidSetting("kv_dtype", " or ".join(KV_DTYPES), repr(kv_dtype))
+        check_kind("plan", plan, str, " or ".join(mode.value for mode in PlanMode))
+        check_choice("plan", plan, [mode.value for mode in PlanMode])
+        check_choice("kv_dtype", kv_dtype, KV_DTYPES)
+        encoding = encoding_named("weights", weights)
         devices.register_defaults(threads)
         self.inference = InferenceContext(location)
         traits = self.inference.devices.device(location).traits
         self.file = hub.resolve(model, progress=progress)
-        opened = open_model(self.file.path, None if weights is None else encoding_named(weights))
+        opened = open_model(self.file.path, encoding, families)
         self.model = opened.model
         self.slots = SlotPool()
         self.plan_mode = PlanMode(plan)
-        self.context = context or min(self.trained_context, DEFAULT_CONTEXT)
+        self.context = int(context or min(self.trained_context, DEFAULT_CONTEXT))
         self.kv_dtype = KV_DTYPES[kv_dtype] if kv_dtype else traits.kv_dtypes[0]
         check_memory(self.model, traits, self.context, self.kv_dtype)
         self.tokenizer = opened.tokenizer()
@@ -124,9 +132,10 @@ class LLM:
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a conversation up to the assistant's turn.
 
-        Text inside messages never becomes a control token, whatever it spells. Raises NoChatTemplate,
-        ChatTemplateError.
+        Text inside messages never becomes a control token, whatever it spells. Raises InvalidSetting for
+        what are no messages, NoChatTemplate, ChatTemplateError.
         """
+        check_messages(messages)
         template = self._template_source
         if template.source is None:
             raise NoChatTemplate(str(self.file.reference))
@@ -147,6 +156,8 @@ class LLM:
         `cache` is continued from what it holds; without one a fresh one is used. Raises EmptyPrompt,
         PromptTooLong, TokenOutOfRange, CacheMismatch, InvalidSetting before anything runs.
         """
+        check_sampling(sampling)
+        check_kind("cache", cache, KvCache | None, "a KvCache")
         if cache is None:
             cache = self.new_cache()
         continuation = isinstance(prompt, str)
@@ -154,7 +165,7 @@ class LLM:
             # What begins a sequence belongs to its beginning only.
             ids = self.tokenizer.encode(prompt, add_special=cache.length == 0, parse_special=True)
         else:
-            ids = list(prompt)
+            ids = token_ids(prompt)
         receipt = Receipt()
         tokens = generate_tokens(
             self.model, ids, cache, self.inference, Sampler((sampling or Sampling()).over(self.suggested)),
@@ -188,8 +199,41 @@ class LLM:
         return Conversation(self, system)
 
 
-def _location(device: str | None) -> Location:
+def token_ids(prompt: Iterable[int]) -> list[int]:
+    """A prompt that is no text, as a list; raises InvalidSetting for what are no whole numbers.
+
+    Bytes are refused though they iterate as numbers: they are text that wasn't decoded.
+    """
+    expected = "text or token ids"
+    no_list = (bytes, bytearray, memoryview, Mapping, AbstractSet)
+    if isinstance(prompt, no_list) or not isinstance(prompt, Iterable):
+        raise InvalidSetting("prompt", expected, f"a {type(prompt).__name__}")
+    ids = []
+    for token in prompt:
+        try:
+            if isinstance(token, bool):
+                raise TypeError
+            ids.append(operator.index(token))
+        except TypeError:
+            raise InvalidSetting("prompt", expected, f"a list with a {type(token).__name__}") from None
+    return ids
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Raises InvalidSetting unless `messages` is a sequence of mappings."""
+    expected = "a list of messages, each with role and content"
+    check_kind("messages", messages, Sequence, expected)
+    for message in messages:
+        if not isinstance(message, Mapping):
+            raise InvalidSetting("messages", expected, f"a list with a {type(message).__name__}")
+
+
+def location_of(device: str | None) -> Location:
+    """The device that a user names, or the default one; raises InvalidSetting."""
+    text = devices.default_location() if device is None else device
     try:
-        return Location.parse(device or devices.default_location())
-    except ValueError as error:
-        raise InvalidSetting("device", "KIND or KIND:ORDINAL", repr(device)) from error
+        if not isinstance(text, str):
+            raise ValueError
+        return Location.parse(text)
+    except ValueError:
+        raise InvalidSetting("device", "KIND or KIND:ORDINAL", repr(device)) from None

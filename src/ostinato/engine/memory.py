@@ -1,17 +1,34 @@
-"""Does it fit? Said before anything is loaded."""
+"""Does it fit? Said before anything is loaded. And how many rows of a prompt fit into one step."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from math import prod
 
+from ostinato.decode.forward import CHUNK
 from ostinato.device.traits import Traits
 from ostinato.errors.model import NotEnoughMemory
 from ostinato.host.limits import available_memory
 from ostinato.ir.dtype import DType
 from ostinato.models.contract import Model
 
-HEADROOM = 1 << 27
-"""Bytes left to everything but weights and KV: the interpreter, a step's temporaries."""
+HEADROOM = 1 << 26
+"""Bytes left to what no shape of the model decides: the tokenizer, plans, the interpreter's own growth."""
+SCORES = 1 << 24
+"""Attention scores of one prefill step, heads · rows · attended positions: the longer the context has grown,
+the fewer rows run at once."""
+SCORE_COPIES, ROW_COPIES, KV_COPIES = 3, 6, 2
+"""How often a step holds its scores, its widest rows, and one layer's keys and values in float32. At most:
+the reference device, measured, holds 2.1 to 2.4, 4.1 and 1.2."""
+LOGIT_BYTES = 48
+"""For each token of the vocabulary: its logit, and what the sampler makes of it in float64."""
+
+
+def prefill_rows(model: Model, length: int) -> int:
+    """Rows of the next prefill step after `length` positions: up to CHUNK, with at most SCORES scores unless
+    one row alone has more."""
+    return max(1, min(CHUNK, SCORES // (model.config.heads * (length + CHUNK))))
 
 
 def weight_bytes(model: Model, traits: Traits) -> int:
@@ -33,14 +50,40 @@ def kv_bytes_per_position(model: Model, dtype: DType) -> int:
     return sum(layer.kv_heads * (layer.k_dim + layer.v_dim) for layer in model.config.kv) * dtype.nbytes
 
 
+def step_bytes(model: Model) -> Callable[[int], int]:
+    """For a context, the most bytes that any step of the token loop takes beside weights and KV.
+
+    Not counted are pages of held plans that no step has touched.
+    """
+    config = model.config
+    specs = model.family.weight_specs(config).values()
+    widest = max((n for spec in specs if spec.layer is not None for n in spec.shape), default=0)
+    kv_floats = max((layer.kv_heads * (layer.k_dim + layer.v_dim) for layer in config.kv), default=0)
+
+    def needed(context: int) -> int:
+        rows = min(CHUNK, context)
+        scores = min(config.heads * rows * context, max(SCORES, config.heads * context))
+        floats = SCORE_COPIES * scores + ROW_COPIES * rows * widest + KV_COPIES * kv_floats * context
+        return floats * DType.F32.nbytes + LOGIT_BYTES * config.vocab_size
+
+    return needed
+
+
+def bytes_needed(model: Model, traits: Traits, kv_dtype: DType) -> Callable[[int], int]:
+    """For a context, the bytes of weights, a full KV cache, the largest step and HEADROOM."""
+    fixed, per_position = weight_bytes(model, traits) + HEADROOM, kv_bytes_per_position(model, kv_dtype)
+    step = step_bytes(model)
+    return lambda context: fixed + per_position * context + step(context)
+
+
 def check_memory(model: Model, traits: Traits, context: int, kv_dtype: DType) -> None:
-    """Raises NotEnoughMemory when weights and a full KV cache exceed what is free; silent where the system
-    doesn't tell."""
+    """Raises NotEnoughMemory when weights, a full KV cache and the largest step exceed what is free; silent
+    where the system doesn't tell."""
     free = available_memory()
     if free is None:
         return
-    fixed = weight_bytes(model, traits) + HEADROOM
-    per_position = kv_bytes_per_position(model, kv_dtype)
-    need = fixed + per_position * context
-    if need > free:
-        raise NotEnoughMemory(need, free, context, max(0, (free - fixed) // per_position))
+    needed = bytes_needed(model, traits, kv_dtype)
+    if needed(context) > free:
+        # Each position takes a byte at least.
+        fits = bisect_right(range(1, min(context, free) + 1), free, key=needed)
+        raise NotEnoughMemory(needed(context), free, context, fits)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ostinato.errors.generate import InvalidSetting
 from ostinato.formats.encodings import ENCODERS
 from ostinato.formats.gguf import GgufFile
 from ostinato.formats.safetensors import Checkpoint
-from ostinato.generate.settings import GENERATION_CONFIG, GGUF_SAMPLING, Sampling, suggested
+from ostinato.generate.settings import (
+    GENERATION_CONFIG,
+    GGUF_SAMPLING,
+    Sampling,
+    check_choice,
+    suggested,
+)
 from ostinato.ir.encoding import Encoding
-from ostinato.models.contract import Model
+from ostinato.models.contract import Family, Model
 from ostinato.models.loader import model_from_checkpoint, model_from_gguf
 from ostinato.text import Tokenizer
 from ostinato.text.huggingface.template import TemplateSource, template_source
@@ -34,11 +38,11 @@ class Opened:
     template: Callable[[Tokenizer], TemplateSource]
 
 
-def open_model(path: Path, weights: Encoding | None = None) -> Opened:
+def open_model(path: Path, weights: Encoding | None = None, families: Sequence[Family] = ()) -> Opened:
     """Open a GGUF file or a folder with safetensors; raises what `load_model` raises."""
     if path.is_dir():
         with Checkpoint.open(path) as checkpoint:
-            model = model_from_checkpoint(checkpoint, weights=weights)
+            model = model_from_checkpoint(checkpoint, weights=weights, families=families)
             return Opened(
                 model,
                 suggested(checkpoint.generation_config, GENERATION_CONFIG),
@@ -48,19 +52,20 @@ def open_model(path: Path, weights: Encoding | None = None) -> Opened:
     with GgufFile.open(path) as file:
         metadata: dict[str, Any] = dict(file.metadata)
         return Opened(
-            model_from_gguf(file, weights=weights),
+            model_from_gguf(file, weights=weights, families=families),
             suggested(metadata, GGUF_SAMPLING),
             lambda: Tokenizer.from_gguf(metadata),
             lambda tokenizer: _gguf_template(metadata, tokenizer),
         )
 
 
-def encoding_named(name: str) -> Encoding:
-    """The encoding that `name` means, in any case; raises InvalidSetting for one without an encoder."""
-    try:
-        return ENCODINGS[os.fspath(name).lower()]
-    except KeyError:
-        raise InvalidSetting("weights", " or ".join(ENCODINGS), repr(name)) from None
+def encoding_named(field: str, name: str | None) -> Encoding | None:
+    """The encoding that the setting `field` names, in any case, or None; raises InvalidSetting for one
+    without an encoder."""
+    if name is None:
+        return None
+    check_choice(field, name.lower() if isinstance(name, str) else name, ENCODINGS)
+    return ENCODINGS[name.lower()]
 
 
 def _gguf_template(metadata: dict[str, Any], tokenizer: Tokenizer) -> TemplateSource:

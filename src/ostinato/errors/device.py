@@ -24,6 +24,35 @@ class NoDevice(OstinatoError, LookupError):
 
 
 @dataclass(eq=False)
+class MalformedLocation(OstinatoError, ValueError):
+    """A text names no place for a device."""
+
+    text: str
+
+    def message(self) -> str:
+        return f"{self.text!r} is no device"
+
+    @property
+    def remedy(self) -> str:
+        return "Write KIND or KIND:ORDINAL, as in reference or reference:1."
+
+
+@dataclass(eq=False)
+class OutOfDeviceMemory(OstinatoError, MemoryError):
+    """A device has no room for a storage."""
+
+    location: str
+    nbytes: int
+
+    def message(self) -> str:
+        return f"{self.location} has no room for {self.nbytes:,} bytes"
+
+    @property
+    def remedy(self) -> str:
+        return "Use a smaller context or model, or another device."
+
+
+@dataclass(eq=False)
 class DeviceAlreadyRegistered(OstinatoError, ValueError):
     """Two devices claim the same location."""
 
@@ -85,6 +114,18 @@ class WorkspaceBusy(OstinatoError, RuntimeError):
 
     def message(self) -> str:
         return f"the workspace on {self.location} is in use by a run in flight"
+
+
+@dataclass(eq=False)
+class NotVarying(OstinatoError, KeyError):
+    """A replay brought a value for an input that its capture holds fixed or doesn't have."""
+
+    node: int
+    varying: tuple[int, ...]
+
+    def message(self) -> str:
+        known = ", ".join(f"%{node}" for node in self.varying) or "none"
+        return f"%{self.node} is no varying input of this capture; those are: {known}"
 
 
 @dataclass(eq=False)

@@ -63,6 +63,39 @@ class EmptyPrompt(OstinatoError, ValueError):
 
 
 @dataclass(eq=False)
+class CacheChanged(OstinatoError, RuntimeError):
+    """Something else ran over a generation's KV cache, or emptied it, between two of its steps.
+
+    `expected` is how the generation left it, `got` how it is: (allocation, length in positions).
+    """
+
+    expected: tuple[int, int]
+    got: tuple[int, int]
+
+    def message(self) -> str:
+        if self.expected[0] != self.got[0]:
+            return "the KV cache of this generation was cleared or given other slabs; nothing was run"
+        lengths = f"it holds {self.got[1]} positions, this generation left {self.expected[1]}"
+        return f"the KV cache of this generation was changed: {lengths}; nothing was run"
+
+    @property
+    def remedy(self) -> str:
+        return "Finish or close one generation before the next uses its cache, or give each its own."
+
+
+@dataclass(eq=False)
+class ConversationBusy(OstinatoError, RuntimeError):
+    """A conversation was used while another thread computes its next piece."""
+
+    def message(self) -> str:
+        return "the conversation is computing its next piece in another thread"
+
+    @property
+    def remedy(self) -> str:
+        return "Ask when that piece is there, or begin a conversation for each thread (LLM.conversation)."
+
+
+@dataclass(eq=False)
 class NoChatTemplate(OstinatoError, ValueError):
     """A conversation was asked of a model that has no chat template."""
 

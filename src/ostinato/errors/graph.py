@@ -99,14 +99,44 @@ class BindingMismatch(OstinatoError, ValueError):
 
 @dataclass(eq=False)
 class WriteConflict(OstinatoError, ValueError):
-    """A slab is read in a state that an in-place write has already overwritten."""
+    """Two in-place writes start from the same state of a slab, which can only become one of them."""
 
     slab: str
-    reader: str
+    first: str
+    second: str
 
     def message(self) -> str:
-        return f"{self.reader} reads {self.slab!r} as it was before a write that it depends on"
+        return f"{self.first} and {self.second} both write into the same state of {self.slab!r}"
 
     @property
     def remedy(self) -> str:
-        return "Read the slab that the write returned."
+        return "Let the second write into the slab that the first one returned."
+
+
+@dataclass(eq=False)
+class DataDependentExtent(OstinatoError, ValueError):
+    """A value whose shape only the run knows was to leave its segment; nothing can hold a place for it."""
+
+    value: str
+    shape: str
+
+    def message(self) -> str:
+        return f"the shape {self.shape} of {self.value} is known only inside a run"
+
+    @property
+    def remedy(self) -> str:
+        return "Give it a length that is a number or a symbol, or reduce that axis on the same device."
+
+
+@dataclass(eq=False)
+class NoValueYet(OstinatoError, TypeError):
+    """A Tensor was used where Python needs its values: it is a node of a graph and holds none."""
+
+    use: str
+
+    def message(self) -> str:
+        return f"a Tensor holds no data and can't be {self.use}"
+
+    @property
+    def remedy(self) -> str:
+        return "Select with where(), take parts with slice() or [i]; realise the graph for values."

@@ -43,6 +43,22 @@ class UnsupportedModel(OstinatoError, NotImplementedError):
 
 
 @dataclass(eq=False)
+class FamilyIncomplete(OstinatoError, NotImplementedError):
+    """A family leaves out the function that is needed here."""
+
+    family: str
+    function: str
+    purpose: str
+
+    def message(self) -> str:
+        return f"the family {self.family} can't be {self.purpose}: it has no {self.function}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Use a GGUF file as it is, or give the Family record a {self.function}."
+
+
+@dataclass(eq=False)
 class MissingTensors(OstinatoError, ValueError):
     """The model's definition needs tensors that the file lacks."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from numbers import Integral
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any
 
@@ -13,8 +14,8 @@ from ostinato.errors.generate import InvalidSetting
 
 
 def check_number(field: str, value: Any, expected: str, *, low: float, high: float) -> None:
-    """Raises InvalidSetting unless `value` is None or a number from `low` to `high`."""
-    if value is not None and not (_is(value, int | float) and low <= value <= high):  # NaN is in no range
+    """Raises InvalidSetting unless `value` is None or a real number from `low` to `high`."""
+    if value is not None and not (_is(value, Real) and low <= _float(value) <= high):  # NaN is in no range
         raise InvalidSetting(field, expected, repr(value))
 
 
@@ -25,8 +26,28 @@ def check_count(field: str, value: Any, *, low: int = 1, high: int | None = None
         raise InvalidSetting(field, expected, repr(value))
 
 
-def _is(value: Any, kind: type | UnionType) -> bool:
+def check_choice(field: str, value: Any, choices: Collection[str]) -> None:
+    """Raises InvalidSetting unless `value` is None or one of `choices`."""
+    if value is not None and not (isinstance(value, str) and value in choices):
+        raise InvalidSetting(field, " or ".join(choices), repr(value))
+
+
+def check_kind(field: str, value: Any, kind: type | UnionType, expected: str) -> None:
+    """Raises InvalidSetting, which names the type and not what may be private, unless it's a `kind`."""
+    if not isinstance(value, kind):
+        raise InvalidSetting(field, expected, f"a {type(value).__name__}")
+
+
+def _is(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _float(value: Any) -> float:
+    """As a Python float: a narrower one would round the limits that it is compared with."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +75,21 @@ class Sampling:
         check_number("min_p", self.min_p, "a number from 0 to 1", low=0.0, high=1.0)
         check_count("top_k", self.top_k, low=0)
         check_count("seed", self.seed, low=0, high=2**64 - 1)
+        for field in fields(self):  # numpy's numbers come as Python's
+            value = getattr(self, field.name)
+            if value is not None:
+                kind = int if field.name in ("top_k", "seed") else float
+                object.__setattr__(self, field.name, kind(value))
 
     def over(self, weaker: Sampling) -> Sampling:
         """These settings, completed by `weaker` ones."""
         missing = {f.name: getattr(weaker, f.name) for f in fields(self) if getattr(self, f.name) is None}
         return replace(self, **missing)
+
+
+def check_sampling(value: Any) -> None:
+    """Raises InvalidSetting unless `value` is None or a Sampling."""
+    check_kind("sampling", value, Sampling | None, "a Sampling")
 
 
 DEFAULTS = Sampling(temperature=0.8, top_p=0.95, min_p=0.05, top_k=0)

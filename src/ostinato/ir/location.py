@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ostinato.errors.device import MalformedLocation
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Location:
@@ -14,10 +16,11 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """`"cpu"` or `"reference:1"`; ValueError for anything else."""
+        """`"cpu"` or `"reference:1"`; MalformedLocation for anything else."""
         kind, colon, ordinal = text.partition(":")
-        if not kind.isidentifier() or (colon and not ordinal.isdecimal()):
-            raise ValueError(f"{text!r} is no device; write KIND or KIND:ORDINAL")
+        digits = ordinal.isascii() and ordinal.isdecimal()
+        if not kind.isidentifier() or (colon and not digits):
+            raise MalformedLocation(text)
         return cls(kind, int(ordinal) if colon else 0)
 
     def __str__(self) -> str:

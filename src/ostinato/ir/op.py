@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ostinato.errors.graph import DTypeMismatch, ShapeMismatch
 from ostinato.ir.dtype import DType
@@ -23,6 +23,9 @@ class Value(NamedTuple):
 
 class Op(ABC):
     """Base of the closed set of ops. Subclasses are frozen dataclasses; their fields are their attributes."""
+
+    may_alias: ClassVar[bool] = False
+    """Whether a device may hand back its first operand's memory, seen another way, as the result."""
 
     @property
     def name(self) -> str:
@@ -53,7 +56,9 @@ class Primitive(Op):
 
 
 class Composite(Op):
-    """An op with a name of its own in the field, defined by `decompose` and fused where a device can."""
+    """An op with a name of its own in the field, defined by `decompose` and fused where a device can.
+
+    It computes: its result is never a view of an operand."""
 
     @abstractmethod
     def decompose(self, *inputs: Tensor) -> Tensor:

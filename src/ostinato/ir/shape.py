@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NewType
 
+from ostinato.errors.graph import DataDependentExtent
 from ostinato.ir.symbols import SymEnv, SymId
 
 NodeId = NewType("NodeId", int)
@@ -49,6 +50,11 @@ def show(shape: Iterable[Dim]) -> str:
     return "[" + ", ".join(str(dim) for dim in shape) + "]"
 
 
+def is_sized(shape: Shape) -> bool:
+    """Numbers and symbols alone: the size is known before a run."""
+    return not any(isinstance(dim, DataDim) for dim in shape)
+
+
 def is_static(shape: Shape) -> bool:
     """Every dimension is a number."""
     return all(isinstance(dim, int) for dim in shape)
@@ -60,11 +66,11 @@ def elements(shape: Shape, env: SymEnv) -> int:
 
 
 def resolve(shape: Shape, env: SymEnv) -> tuple[int, ...]:
-    """The shape in numbers; raises UnboundSymbol."""
+    """The shape in numbers; raises UnboundSymbol, or DataDependentExtent for a DataDim."""
     resolved = []
     for dim in shape:
         if isinstance(dim, DataDim):
-            raise TypeError(f"the extent {dim} is known only inside the run")
+            raise DataDependentExtent("a value", show(shape))
         resolved.append(env.resolve(dim))
     return tuple(resolved)
 

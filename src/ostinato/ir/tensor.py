@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
+from ostinato.errors.graph import NoValueYet
 from ostinato.ir.dtype import DType
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.op import Op
@@ -13,7 +15,7 @@ from ostinato.ir.ops import movement as mv
 from ostinato.ir.ops import reduce as rd
 from ostinato.ir.ops.const import Scalar
 from ostinato.ir.ops.product import MatMul
-from ostinato.ir.shape import NodeId, Shape, show
+from ostinato.ir.shape import Dim, NodeId, Shape, show
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +62,18 @@ class Tensor:
     def __truediv__(self, other: Tensor | float) -> Tensor:
         return self.apply(ew.Div(), self._lift(other))
 
+    def __radd__(self, other: float) -> Tensor:
+        return self._lift(other) + self
+
+    def __rsub__(self, other: float) -> Tensor:
+        return self._lift(other) - self
+
+    def __rmul__(self, other: float) -> Tensor:
+        return self._lift(other) * self
+
+    def __rtruediv__(self, other: float) -> Tensor:
+        return self._lift(other) / self
+
     def __neg__(self) -> Tensor:
         return self.apply(ew.Neg())
 
@@ -74,6 +88,13 @@ class Tensor:
 
     def __matmul__(self, other: Tensor) -> Tensor:
         return self.apply(MatMul(), other)
+
+    # what a list of numbers could do and a node can't
+    def __bool__(self) -> NoReturn:
+        raise NoValueYet("true or false")
+
+    def __iter__(self) -> NoReturn:
+        raise NoValueYet("iterated over or unpacked")
 
     def where(self, yes: Tensor | float, no: Tensor | float, dtype: DType = DType.F32) -> Tensor:
         """Elementwise selection by this bool tensor: the lane not chosen is not read, not multiplied by 0."""
@@ -105,8 +126,8 @@ class Tensor:
         return self.apply(rd.ArgMax())
 
     # movement
-    def reshape(self, *shape: int | Shape | object) -> Tensor:
-        return self.apply(mv.Reshape(tuple(shape)))  # type: ignore[arg-type]
+    def reshape(self, *shape: Dim) -> Tensor:
+        return self.apply(mv.Reshape(shape))
 
     def transpose(self, *order: int) -> Tensor:
         return self.apply(mv.Transpose(order))

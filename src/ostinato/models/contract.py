@@ -2,7 +2,7 @@
 
 A family file holds, in this order: a frozen Config with `from_gguf`; `weight_specs(config)`; `block`;
 `forward(config, weights, step, kv)`, the final normed hidden rows; `head(config, weights, hidden)`, the
-logits. It names no slab, position, cache, device or loop.
+logits. It names no slab, cache, device or loop; where its rows stand it reads from `StepInputs`, if it must.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ class LayerKv:
 class StepInputs:
     """One step's data as a family sees it.
 
-    token_ids `[rows]` int64; rope_cos and rope_sin `[n_ropes, rows, rot/2]`; `start` and `count` say where
-    the rows stand; mask `[rows, capacity]` float32, additive, for families that need one of their own.
+    token_ids `[rows]` int64; rope_cos and rope_sin `[n_ropes, rows, rot/2]`, for the positions of the rows;
+    mask `[rows, capacity]` float32, additive, for families that need one of their own. `start` is the
+    position of the first row and `count` how many rows are written, each a rank-0 int64 tensor or a symbol:
+    for families that embed positions. `KvView` and the ropes know them without being told.
     """
 
     token_ids: Tensor
@@ -91,6 +93,10 @@ class FamilyConfig(Protocol):
     @property
     def n_layers(self) -> int: ...
     @property
+    def heads(self) -> int:
+        """Query heads, of the layer that has most: a step's attention scores are heads · rows · positions."""
+
+    @property
     def kv(self) -> tuple[LayerKv, ...]:
         """KV geometry, layer by layer."""
 
@@ -104,17 +110,21 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Family:
-    """A model family: functions over its own Config type (`Any` here, since each family has another)."""
+    """A model family: functions over its own Config type (`Any` here, since each family has another).
+
+    What has a default may be left out; FamilyIncomplete is raised where it would be needed.
+    """
 
     name: str
     gguf_architectures: tuple[str, ...]
-    hf_architectures: tuple[str, ...]
     from_gguf: Callable[[GgufFile], Any]
-    from_hf: Callable[[Checkpoint], Any]
     weight_specs: Callable[[Any], Mapping[str, WeightSpec]]
     forward: Callable[[Any, Weights, StepInputs, Sequence[KvView]], Tensor]
     head: Callable[[Any, Weights, Tensor], Tensor]
-    to_gguf: Callable[[Any], Mapping[str, Any]]
+    hf_architectures: tuple[str, ...] = ()
+    from_hf: Callable[[Checkpoint], Any] | None = None
+    """The Config of a Hugging Face folder."""
+    to_gguf: Callable[[Any], Mapping[str, Any]] | None = None
     """The Config as GGUF metadata; `from_gguf` reads it back, given the tensors and the tokenizer."""
     ignored: Callable[[Any, str], bool] = lambda config, name: False
     """(config, name): a file's tensor that the definition doesn't need, such as a buffer."""

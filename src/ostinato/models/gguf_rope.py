@@ -10,7 +10,7 @@ from ostinato.errors.formats import ModelFormatError
 from ostinato.errors.model import UnsupportedModel
 from ostinato.formats.encodings import codec
 from ostinato.formats.gguf import GgufFile
-from ostinato.models.checks import in_range
+from ostinato.models.checks import in_range, require
 from ostinato.models.rope import RopeSpec
 
 FACTORS = "rope_freqs.weight"
@@ -18,19 +18,24 @@ FACTORS = "rope_freqs.weight"
 
 
 def rope_from_gguf(file: GgufFile, prefix: str, head_dim: int) -> RopeSpec:
-    """The rope of a family whose keys start with `prefix`; raises UnsupportedModel for other scalings."""
+    """The rope of a family whose keys start with `prefix`, read as llama.cpp reads it (llama-model.cpp,
+    load_hparams; llama-context.cpp): a scaling without a type is linear, its factor stands under
+    `rope.scaling.factor` or the older `rope.scale_linear`, a factor of 0 is none, and the type "none" never
+    scales. Raises ModelFormatError, and UnsupportedModel for other scalings.
+    """
     meta = file.metadata
     key = f"{prefix}.rope.dimension_count"
     rot = in_range(meta, key, high=head_dim, default=head_dim)
     if rot % 2:
         raise ModelFormatError(meta.file, key, "an even number", str(rot))
     base = meta.number(f"{prefix}.rope.freq_base", 10000.0)
-    kind = meta.text(f"{prefix}.rope.scaling.type", "none")
-    linear = meta.number(f"{prefix}.rope.scale_linear", 1.0)
-    if kind == "linear":
-        linear = meta.number(f"{prefix}.rope.scaling.factor", linear)
-    elif kind not in ("none", "llama3"):
-        raise UnsupportedModel(str(file.path), f"{prefix}.rope.scaling.type", "none, linear, llama3", kind)
+    kind = meta.text(f"{prefix}.rope.scaling.type", "linear")
+    if kind not in ("none", "linear"):
+        raise UnsupportedModel(str(file.path), f"{prefix}.rope.scaling.type", "none, linear", kind)
+    key = f"{prefix}.rope.scaling.attn_factor"
+    require(meta, key, meta.number(key, 1.0), 1.0)
+    factor = meta.number(f"{prefix}.rope.scaling.factor", meta.number(f"{prefix}.rope.scale_linear", 0.0))
+    linear = 1.0 if kind == "none" or factor == 0.0 else factor
     for key, value in (("freq_base", base), ("scaling.factor", linear)):
         if not (math.isfinite(value) and value > 0):
             raise ModelFormatError(meta.file, f"{prefix}.rope.{key}", "a positive number", str(value))

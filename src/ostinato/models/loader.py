@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,13 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ostinato.device.encoded import EncodedTensor
-from ostinato.errors.model import MissingTensors, TensorShapeMismatch, UnexpectedTensors, UnknownArchitecture
+from ostinato.errors.model import (
+    FamilyIncomplete,
+    MissingTensors,
+    TensorShapeMismatch,
+    UnexpectedTensors,
+    UnknownArchitecture,
+)
 from ostinato.formats.encodings import codec, encoder
 from ostinato.formats.gguf import GgufFile
 from ostinato.formats.safetensors import Checkpoint
 from ostinato.ir.encoding import Encoding
 from ostinato.models.contract import Family, Model, RowOrder, WeightSpec
-from ostinato.models.families import BY_GGUF_ARCHITECTURE, BY_HF_ARCHITECTURE
+from ostinato.models.families import FAMILIES
+from ostinato.models.recode import Recode, recoded
 from ostinato.runtime.weights import WeightSet
 
 
@@ -40,36 +47,47 @@ class Wanted:
     rows: RowOrder | None = None
 
 
-def load_model(path: str | os.PathLike[str], *, weights: Encoding | None = None) -> Model:
+def load_model(
+    path: str | os.PathLike[str], *, weights: Encoding | None = None, families: Sequence[Family] = ()
+) -> Model:
     """Open a GGUF file, or a folder with config.json and safetensors, as a model. Tensor bytes stay in the
     files until a device packs them.
 
     `weights` quantises matrices that the files hold as floats to that encoding on the way (one that
     `formats.encodings` can encode to). Matrices whose rows are no whole blocks of it stay as they are.
+    `families` are known beside the built-in ones, and come first for an architecture that both read.
 
     Raises ModelFormatError and its siblings for bad files, UnknownArchitecture, UnsupportedModel,
-    UnsupportedEncoding, MissingTensors, UnexpectedTensors, TensorShapeMismatch.
+    UnsupportedEncoding, MissingTensors, UnexpectedTensors, TensorShapeMismatch, FamilyIncomplete.
     """
     if Path(path).is_dir():
         with Checkpoint.open(path) as checkpoint:
-            return model_from_checkpoint(checkpoint, weights=weights)
+            return model_from_checkpoint(checkpoint, weights=weights, families=families)
     with GgufFile.open(path) as file:
-        return model_from_gguf(file, weights=weights)
+        return model_from_gguf(file, weights=weights, families=families)
 
 
-def model_from_gguf(file: GgufFile, *, weights: Encoding | None = None) -> Model:
+def model_from_gguf(
+    file: GgufFile, *, weights: Encoding | None = None, families: Sequence[Family] = ()
+) -> Model:
     """The model in an open file. Its views keep the mapping alive when the file is closed."""
-    family = _family(BY_GGUF_ARCHITECTURE, file.path, file.metadata.text("general.architecture"))
+    known = {name: family for family in (*FAMILIES, *families) for name in family.gguf_architectures}
+    family = _family(known, file.path, file.metadata.text("general.architecture"))
     config = family.from_gguf(file)
     specs = family.weight_specs(config)
     wanted = {name: Wanted(s.gguf, s.gguf_shape or s.shape, s.gguf_rows) for name, s in specs.items()}
     return _model(file.path, family, config, specs, wanted, file.tensors, file.data, weights)
 
 
-def model_from_checkpoint(checkpoint: Checkpoint, *, weights: Encoding | None = None) -> Model:
+def model_from_checkpoint(
+    checkpoint: Checkpoint, *, weights: Encoding | None = None, families: Sequence[Family] = ()
+) -> Model:
     """The model in an open folder. Its views keep the mappings alive when the folder is closed."""
     names: tuple[str, ...] = checkpoint.config.texts("architectures", ())
-    family = _family(BY_HF_ARCHITECTURE, checkpoint.path, names[0] if names else "")
+    known = {name: family for family in (*FAMILIES, *families) for name in family.hf_architectures}
+    family = _family(known, checkpoint.path, names[0] if names else "")
+    if family.from_hf is None:
+        raise FamilyIncomplete(family.name, "from_hf", "read from a Hugging Face folder")
     config = family.from_hf(checkpoint)
     specs = family.weight_specs(config)
     wanted = {name: Wanted(spec.hf, spec.shape) for name, spec in specs.items()}
@@ -102,7 +120,7 @@ def _model(
     for name, where in wanted.items():
         tensor = tensors[where.tensor]
         shape = specs[name].shape
-        target = quantised(tensor.encoding, shape, weights)
+        target = recoded(tensor.encoding, shape, weights, Recode.FLOATS)
         encoded[name] = EncodedTensor(
             name,
             shape,
@@ -112,12 +130,6 @@ def _model(
             None if target == tensor.encoding else tensor.encoding,
         )
     return Model(family, config, WeightSet(encoded), path)
-
-
-def quantised(stored: Encoding, shape: tuple[int, ...], weights: Encoding | None) -> Encoding:
-    """What a tensor becomes when floats are quantised to `weights`: matrices of whole blocks alone."""
-    fits = weights is not None and stored.is_plain and len(shape) == 2 and shape[-1] % weights.block == 0
-    return weights if weights is not None and fits else stored
 
 
 def check_tensors(

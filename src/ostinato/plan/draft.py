@@ -20,7 +20,8 @@ class Draft:
     """A graph being optimised: the source graph stays as it was.
 
     Node ids are those of the source graph, so roots and Consts keep their identity; new nodes get ids
-    after its last. `nodes` holds what is live: what the roots or an in-place write need.
+    after its last. `nodes` holds what is live: what the roots or an in-place write need. `order` are pairs
+    that must run one before the other although no value passes between them.
     """
 
     graph_id: int
@@ -30,6 +31,7 @@ class Draft:
     bounds: Mapping[SymId, int]
     dead_data: tuple[NodeId, ...]
     placement: dict[NodeId, Location] = field(default_factory=dict)
+    order: list[tuple[NodeId, NodeId]] = field(default_factory=list)
     _next: int = 0
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ostinato.errors.device import NoKernel
 from ostinato.ir.ops.const import ConstRole
 from ostinato.ir.recipe import PackRecipe
 from ostinato.plan.draft import Draft
@@ -12,10 +13,16 @@ from ostinato.plan.draft import Draft
 def choose_layouts(draft: Draft) -> None:
     """Give every weight Const its PackRecipe and the encoding of the packed form.
 
-    Two Consts of the same weight on one device get the same recipe and so share one copy.
+    Two Consts of the same weight on one device get the same recipe and so share one copy. Raises NoKernel
+    for an encoding that the device has no layout for.
     """
     for node, const in draft.consts():
         if const.role is ConstRole.WEIGHT:
-            layout = draft.topology[draft.placement[node.id]].weight_layouts[const.encoding]
+            location = draft.placement[node.id]
+            layout = draft.topology[location].weight_layouts.get(const.encoding)
+            if layout is None:
+                raise NoKernel(
+                    f"the weight {const.label!r}", str(const.dtype), str(const.encoding), str(location)
+                )
             recipe = PackRecipe((const.label,), layout.name)
             draft.replace_op(node.id, replace(const, encoding=layout.stored, recipe=recipe))

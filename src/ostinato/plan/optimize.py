@@ -11,6 +11,7 @@ from ostinato.ir.location import Location
 from ostinato.ir.shape import NodeId
 from ostinato.ir.symbols import SymId
 from ostinato.plan.draft import Draft
+from ostinato.plan.hazards import keep_old_states
 from ostinato.plan.layout import choose_layouts
 from ostinato.plan.optimized import OptimizedGraph
 from ostinato.plan.placement import place
@@ -31,12 +32,13 @@ def optimize(
     """Plan `roots` of `graph` on the devices of `topology`.
 
     `bounds` are the symbols' maxima in this plan; `hints` pin Consts or nodes to devices. The graph is
-    not changed. Raises NoDevice, NoKernel or WriteConflict.
+    not changed. Raises NoDevice, NoKernel, WriteConflict or DataDependentExtent.
     """
     draft = Draft.of(graph, roots, topology, bounds)
     prepare(draft)
     place(draft, default, hints or {})
     make_resident(draft)
+    keep_old_states(draft)
     choose_layouts(draft)
     steps = schedule(draft)
     return OptimizedGraph(

@@ -20,13 +20,16 @@ def place(draft: Draft, default: Location, hints: Mapping[NodeId, Location]) -> 
     """Stamp locations, then check that each device has the kernels; raises NoDevice or NoKernel.
 
     Weights and slabs are heavy: they stay where a hint (or the default) puts them, and an op runs where
-    its weight or slab lies, else where its first placed operand lies. Data is uploaded to its first reader.
+    its weight or slab lies, else where its first placed operand lies; a write always runs at its slab. Data
+    is uploaded where a hint says, else to its first reader.
     """
     heavy = set()
     for node, const in draft.consts():
         if const.role is not ConstRole.DATA:
             draft.placement[node.id] = hints.get(node.id, default)
             heavy.add(node.id)
+        elif node.id in hints:
+            draft.placement[node.id] = hints[node.id]
     order = draft.topological()
     for node in order:
         if node.id in draft.placement or (isinstance(node.op, Const) and node.op.role is ConstRole.DATA):
@@ -35,7 +38,8 @@ def place(draft: Draft, default: Location, hints: Mapping[NodeId, Location]) -> 
         placed = [i for i in node.inputs if i in draft.placement]
         inherited = [draft.placement[i] for i in anchored or placed]
         draft.placement[node.id] = hints.get(node.id) or (inherited or [default])[0]
-        if isinstance(node.op, SlabWrite):
+        if isinstance(node.op, SlabWrite):  # elsewhere it would write into a copy
+            draft.placement[node.id] = draft.placement[node.inputs[0]]
             heavy.add(node.id)
     for node in order:
         for i in node.inputs:

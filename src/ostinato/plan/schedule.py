@@ -1,4 +1,4 @@
-"""Pass: an execution order in which in-place writes wait for the readers of what they overwrite."""
+"""Pass: an execution order, cut into segments."""
 
 from __future__ import annotations
 
@@ -6,60 +6,44 @@ import heapq
 from collections import defaultdict
 
 from ostinato.device.segment import Segment, Slot
-from ostinato.errors.graph import WriteConflict
+from ostinato.errors.graph import DataDependentExtent
 from ostinato.ir.encoding import plain
 from ostinato.ir.graph import Node
+from ostinato.ir.location import HOST
 from ostinato.ir.ops.const import Const, ConstRole
 from ostinato.ir.ops.movement import Copy
 from ostinato.ir.ops.slab import SlabWrite
-from ostinato.ir.shape import NodeId
+from ostinato.ir.shape import NodeId, is_sized, show
 from ostinato.plan.draft import Draft
 from ostinato.plan.optimized import CopyStep, Step
 
 
-def write_order(draft: Draft) -> list[tuple[NodeId, NodeId]]:
-    """(reader, write) pairs: who reads a slab as it was before a write must run before that write."""
-    readers: dict[NodeId, list[NodeId]] = defaultdict(list)
-    for node in draft.nodes.values():
-        for i in node.inputs:
-            readers[i].append(node.id)
-    return [
-        (reader, node.id)
-        for node in draft.nodes.values()
-        if isinstance(node.op, SlabWrite)
-        for reader in readers[node.inputs[0]]
-        if reader != node.id
-    ]
-
-
 def ordered(draft: Draft) -> list[Node]:
-    """All nodes, each after its inputs and its write order, else by id; raises WriteConflict."""
+    """All nodes, each after its inputs and after what the draft orders before it, else by id; what goes home
+    goes last, so that it cuts no segment."""
     after: dict[NodeId, list[NodeId]] = defaultdict(list)
     waiting: dict[NodeId, int] = dict.fromkeys(draft.nodes, 0)
-    edges = {(i, node.id) for node in draft.nodes.values() for i in node.inputs} | set(write_order(draft))
+    edges = {(i, node.id) for node in draft.nodes.values() for i in node.inputs} | set(draft.order)
     for first, second in edges:
         after[first].append(second)
         waiting[second] += 1
-    ready = [node for node, count in waiting.items() if not count]
+
+    def rank(node: NodeId) -> tuple[bool, NodeId]:
+        op = draft.nodes[node].op
+        return isinstance(op, Copy) and op.target == HOST, node
+
+    ready = [rank(node) for node, count in waiting.items() if not count]
     heapq.heapify(ready)
     order: list[Node] = []
     while ready:
-        node = heapq.heappop(ready)
+        _, node = heapq.heappop(ready)
         order.append(draft.nodes[node])
         for follower in after[node]:
             waiting[follower] -= 1
             if not waiting[follower]:
-                heapq.heappush(ready, follower)
-    if len(order) < len(draft.nodes):
-        raise _conflict(draft, {node for node, count in waiting.items() if count})
+                heapq.heappush(ready, rank(follower))
+    assert len(order) == len(draft.nodes), "passes add no cycles"
     return order
-
-
-def _conflict(draft: Draft, stuck: set[NodeId]) -> WriteConflict:
-    reader, write = next(pair for pair in write_order(draft) if set(pair) <= stuck)
-    slab = draft.nodes[aliases(draft).get(write, write)]
-    label = slab.op.label if isinstance(slab.op, Const) else f"%{slab.id}"
-    return WriteConflict(label, f"{draft.nodes[reader].op.name} %{reader}")
 
 
 def aliases(draft: Draft) -> dict[NodeId, NodeId]:
@@ -73,7 +57,9 @@ def aliases(draft: Draft) -> dict[NodeId, NodeId]:
 
 
 def schedule(draft: Draft) -> tuple[Step, ...]:
-    """Segments (maximal runs of nodes on one device) and the copies between them."""
+    """Segments (maximal runs of nodes on one device) and the copies between them.
+
+    Raises DataDependentExtent."""
     users: dict[NodeId, set[NodeId]] = defaultdict(set)
     for node in draft.nodes.values():
         for i in node.inputs:
@@ -105,6 +91,8 @@ def _segment(draft: Draft, nodes: tuple[Node, ...], users: dict[NodeId, set[Node
     inside = {node.id for node in nodes}
     inputs = dict.fromkeys(i for node in nodes for i in node.inputs if i not in inside)
     outputs = [n.id for n in nodes if not isinstance(n.op, SlabWrite) and not users[n.id] <= inside]
+    for i in outputs:
+        check_sized(draft.nodes[i])
     return Segment(
         location=draft.placement[nodes[0].id],
         nodes=nodes,
@@ -112,6 +100,12 @@ def _segment(draft: Draft, nodes: tuple[Node, ...], users: dict[NodeId, set[Node
         outputs=tuple(_slot(draft, i) for i in outputs),
         bounds=draft.bounds,
     )
+
+
+def check_sized(node: Node) -> None:
+    """Raises DataDependentExtent for a value that no storage can be allocated for before the run."""
+    if not is_sized(node.shape):
+        raise DataDependentExtent(f"%{node.id} {node.op.name}", show(node.shape))
 
 
 def _slot(draft: Draft, node_id: NodeId) -> Slot:

@@ -77,14 +77,14 @@ class BoundPlan:
         """
         plan, devices = self.compiled.plan, self.compiled.devices
         devices.check_generation(plan.generation)
-        fresh = dict(overlay or {})
+        fresh = overlay or {}
         results: dict[NodeId, HostArray] = {}
         for at, step in enumerate(plan.steps):
             if isinstance(step, Segment):
                 self.bound[at].run(env, fresh).wait()
             elif step.target != HOST:
                 value = self._fetch(step, env, fresh)
-                fresh[step.node] = devices.device(step.target).upload(value, plan.nodes[step.source].dtype)
+                devices.device(step.target).write(value, self.values[step.node])
             elif step.node in wanted:
                 results[step.node] = self._fetch(step, env, fresh)
         return results

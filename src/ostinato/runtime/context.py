@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ostinato.device.contract import Device, HostArray, array_of
+from ostinato.device.contract import Device, HostArray, fitting
 from ostinato.device.storage import Storage
 from ostinato.errors.device import TopologyChanged
-from ostinato.errors.graph import BindingMismatch, UnboundConst
+from ostinato.errors.graph import UnboundConst
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.location import Location
 from ostinato.ir.ops.const import Const, ConstRole
@@ -34,7 +34,7 @@ class Bindings:
 
 class InferenceContext:
     """Runs graphs. `location` ("reference" or "reference:1", or a Location) is where nodes go that nothing
-    ties to a device; raises NoDevice.
+    ties to a device; raises MalformedLocation or NoDevice.
 
     Results are new host arrays, the caller's own. A pass that fails advances nothing and leaves no
     binding behind.
@@ -175,12 +175,6 @@ class InferenceContext:
         return bindings.weights.store_on(device).get(const.recipe)
 
     def _upload(self, node: Node, const: Const, device: Device, value: HostArray, env: SymEnv) -> Storage:
-        shape = resolve(node.shape, env)
-        if value.shape != shape:
-            raise BindingMismatch(const.label, "shape", str(list(shape)), str(list(value.shape)))
-        try:
-            array = array_of(value, const.dtype)
-        except TypeError:
-            raise BindingMismatch(const.label, "dtype", str(const.dtype), str(value.dtype)) from None
+        array = fitting(const.label, value, resolve(node.shape, env), const.dtype)
         self.counters.mine.bytes_uploaded += array.nbytes
         return device.upload(array, const.dtype)

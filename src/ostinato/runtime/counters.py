@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 
@@ -18,12 +20,13 @@ class Counts:
 
 class Counters:
     """Counts of one InferenceContext: each thread writes its own, `total` sums them. Reading a sum while
-    others write may miss what they are just adding."""
+    others write may miss what they are just adding. Counts of ended threads are kept as one sum."""
 
     def __init__(self) -> None:
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._all: list[Counts] = []
+        self._running: list[tuple[weakref.ref[threading.Thread], Counts]] = []
+        self._ended = Counts()
 
     @property
     def mine(self) -> Counts:
@@ -32,10 +35,26 @@ class Counters:
         if counts is None:
             counts = self._local.counts = Counts()
             with self._lock:
-                self._all.append(counts)
+                self._fold_ended()
+                self._running.append((weakref.ref(threading.current_thread()), counts))
         return counts
 
     def total(self) -> Counts:
         """The sum over all threads, ended ones included."""
         with self._lock:
-            return Counts(*(sum(getattr(c, f.name) for c in self._all) for f in fields(Counts)))
+            self._fold_ended()
+            return _sum([self._ended, *(counts for _, counts in self._running)])
+
+    def _fold_ended(self) -> None:
+        running = []
+        for entry in self._running:
+            thread = entry[0]()
+            if thread is not None and thread.is_alive():
+                running.append(entry)
+            else:
+                self._ended = _sum([self._ended, entry[1]])
+        self._running = running
+
+
+def _sum(parts: Sequence[Counts]) -> Counts:
+    return Counts(*(sum(getattr(part, f.name) for part in parts) for f in fields(Counts)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from types import MappingProxyType
 
@@ -15,7 +15,8 @@ from ostinato.device.storage import Part, Storage
 from ostinato.device.traits import Traits, WeightLayout, WritePath
 from ostinato.devices.reference.kernels import KERNELS
 from ostinato.devices.reference.program import ReferenceProgram, Threads
-from ostinato.errors.device import DeviceMismatch, NoKernel
+from ostinato.errors.device import DeviceMismatch, NoKernel, OutOfDeviceMemory
+from ostinato.errors.graph import BindingMismatch
 from ostinato.formats.encodings import CODECS
 from ostinato.ir import encoding as enc
 from ostinato.ir.dtype import DType
@@ -43,6 +44,8 @@ class ReferenceDevice:
         write_path: WritePath = WritePath.DEVICE_OFFSET,
         threads: int | None = None,
     ) -> None:
+        """`threads` are those of BLAS while this device runs. BLAS has one count for the whole process, so
+        devices that run at the same time share what the first of them set."""
         self.location = Location("reference", ordinal)
         self._threads = Threads(threads)
         self.traits = Traits(
@@ -58,10 +61,19 @@ class ReferenceDevice:
 
     def allocate(self, elements: int, dtype: DType, encoding: Encoding) -> Storage:
         # calloc: the pages of a slab are mapped when they are first written
-        return self._storage(np.zeros(elements, dtype.numpy), dtype, encoding)
+        return self._storage(self._room(np.zeros, elements, dtype), dtype, encoding)
 
     def upload(self, array: HostArray, dtype: DType) -> Storage:
-        return self._storage(array_of(array, dtype).reshape(-1).copy(), dtype, enc.plain(dtype))
+        storage = self._storage(self._room(np.empty, array.size, dtype), dtype, enc.plain(dtype))
+        self.write(array_of(array, dtype), storage)
+        return storage
+
+    def write(self, array: HostArray, target: Storage) -> None:
+        self._check(target)
+        room = target.parts[0].data
+        if array.size > room.size:
+            raise BindingMismatch("the storage", "extent", f"{room.size} elements", f"{array.size} elements")
+        room[: array.size] = array_of(array, target.dtype).reshape(-1)
 
     def download(self, storage: Storage, shape: tuple[int, ...]) -> HostArray:
         self._check(storage)
@@ -75,7 +87,8 @@ class ReferenceDevice:
 
     def pack(self, recipe: PackRecipe, tensors: Sequence[EncodedTensor]) -> Storage:
         """Decode to float32, one tensor's rows after another's."""
-        packed = np.empty(sum(prod(tensor.shape) for tensor in tensors), np.float32)
+        check_recipe(recipe, tensors, self.location)
+        packed = self._room(np.empty, sum(prod(tensor.shape) for tensor in tensors), DType.F32)
         at = 0
         for tensor in tensors:
             size = prod(tensor.shape)
@@ -95,9 +108,25 @@ class ReferenceDevice:
         """BLAS threads of every run from now on."""
         self._threads.count = count
 
+    def _room(self, make: Callable[..., HostArray], elements: int, dtype: DType) -> HostArray:
+        try:
+            return make(elements, dtype.numpy)
+        except (MemoryError, ValueError) as error:  # ValueError: more than an address can name
+            raise OutOfDeviceMemory(str(self.location), elements * dtype.nbytes) from error
+
     def _storage(self, array: HostArray, dtype: DType, encoding: Encoding) -> Storage:
         return Storage(self.location, dtype, encoding, (Part("values", array.nbytes, array),))
 
     def _check(self, storage: Storage) -> None:
         if storage.location != self.location:
             raise DeviceMismatch("the storage", str(self.location), str(storage.location))
+
+
+def check_recipe(recipe: PackRecipe, tensors: Sequence[EncodedTensor], location: Location) -> None:
+    """Raises BindingMismatch unless `tensors` are those that the recipe names, NoKernel for a permutation:
+    none is known here, and packing in another order would be another weight."""
+    names = tuple(tensor.name for tensor in tensors)
+    if names != recipe.names:
+        raise BindingMismatch(str(recipe), "tensors", " + ".join(recipe.names), " + ".join(names))
+    if recipe.permutation is not None:
+        raise NoKernel(f"the row order {recipe.permutation!r}", str(DType.F32), recipe.layout, str(location))

@@ -1,7 +1,8 @@
 """A numpy function for each primitive op.
 
-A kernel takes the op, the symbols' values and its operands, and returns the result; only the slab
-writes change an operand. Sums accumulate in float64, products are BLAS's.
+A kernel takes the op, the symbols' values and its operands, and returns the result. Only the slab writes
+change an operand, and only ops that say so (`Op.may_alias`) return a view of one. Sums accumulate in
+float64, products are BLAS's.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ Array = npt.NDArray[Any]
 Kernel = Callable[..., Array]  # (op, env, *operands)
 
 
-def _where(op: elementwise.Where, env: SymEnv, condition: Array, yes: Array, no: Array) -> Array:
-    return np.where(condition, yes, no)
+def _select(condition: Array, yes: Array, no: Array) -> Array:
+    chosen: Array = np.where(condition, yes, no)
+    return chosen
 
 
 def _length(length: Length, env: SymEnv, operands: tuple[Array, ...]) -> int:
@@ -62,6 +64,27 @@ def _prefix(op: slab.ReadPrefix, source: Array, length: int) -> Array:
     return view
 
 
+def selected_product(lanes: Array, weights: Array, values: Array) -> Array:
+    """`SelectedMatMul`. A weight of 0 doesn't keep NaN out, and 0 · inf is NaN, so a finite product has met
+    neither and stands; otherwise each row gets back what its own lanes hold."""
+    product: Array = np.matmul(weights, values)
+    if np.isfinite(product).all():
+        return product
+    finite = np.isfinite(values)
+    product = np.matmul(weights, np.where(finite, values, np.float32(0)))
+    nan = _any_lane(lanes, np.isnan(values)) | _any_lane(lanes & (weights == 0), ~finite)
+    for special in (np.inf, -np.inf):
+        product += np.where(_any_lane(lanes, values == special), np.float32(special), np.float32(0))
+    product[nan] = np.nan
+    return product
+
+
+def _any_lane(lanes: Array, hits: Array) -> Array:
+    """Whether any lane k with `lanes[..., m, k]` has `hits[..., k, n]`."""
+    hit: Array = np.matmul(lanes.astype(np.float32), hits.astype(np.float32)) > 0
+    return hit
+
+
 KERNELS: dict[type[Primitive], Kernel] = {
     const.Scalar: lambda op, env: np.asarray(op.value, op.dtype.numpy),
     const.SymbolValue: lambda op, env: np.asarray(env.resolve(op.symbol), np.int64),
@@ -73,7 +96,7 @@ KERNELS: dict[type[Primitive], Kernel] = {
     elementwise.Less: lambda op, env, a, b: np.less(a, b),
     elementwise.LessEqual: lambda op, env, a, b: np.less_equal(a, b),
     elementwise.And: lambda op, env, a, b: np.logical_and(a, b),
-    elementwise.Where: _where,
+    elementwise.Where: lambda op, env, condition, yes, no: _select(condition, yes, no),
     elementwise.Neg: lambda op, env, x: np.negative(x),
     elementwise.Exp: lambda op, env, x: np.exp(x),
     elementwise.Tanh: lambda op, env, x: np.tanh(x),
@@ -89,7 +112,9 @@ KERNELS: dict[type[Primitive], Kernel] = {
     movement.Slice: lambda op, env, x: x[_slice_index(op, x.ndim)],
     movement.Concat: lambda op, env, *xs: np.concatenate(xs, op.axis),
     movement.Gather: lambda op, env, table, rows: table[check_rows(op, rows, table.shape[0])],
+    movement.Clone: lambda op, env, x: x.copy(),
     product.MatMul: lambda op, env, a, b: np.matmul(a, b),
+    product.SelectedMatMul: lambda op, env, lanes, a, b: selected_product(lanes, a, b),
     slab.WriteSlice: lambda op, env, s, rows: _write(
         op, s, rows, env.resolve(op.start), env.resolve(op.count)
     ),

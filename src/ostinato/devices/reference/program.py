@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ostinato.device.contract import CaptureRefusal, HostArray, Workspace
+from ostinato.device.contract import CaptureRefusal, HostArray, Workspace, fitting
 from ostinato.device.segment import Segment, Slot
 from ostinato.device.storage import Storage
 from ostinato.devices.reference.blas import blas_threads
 from ostinato.devices.reference.lower import Tape, lower
-from ostinato.errors.device import DeviceMismatch, WorkspaceBusy
+from ostinato.errors.device import DeviceMismatch, NotVarying, WorkspaceBusy
 from ostinato.errors.graph import BindingMismatch, UnboundConst
 from ostinato.ir.location import Location
 from ostinato.ir.ops.slab import WriteSlice
@@ -45,7 +45,7 @@ class ReferenceWorkspace:
 
 @dataclass
 class Threads:
-    """BLAS threads of one device; None leaves BLAS as it is."""
+    """BLAS threads while one device runs; None leaves BLAS as it is. Its programs share this one object."""
 
     count: int | None
 
@@ -123,15 +123,25 @@ class ReferenceBound:
 
     def run(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = _NO_OVERLAY) -> Done:
         """Raises WorkspaceBusy, UnboundSymbol, IndexOutOfRange."""
+        with self.owned():
+            self.run_owned(env, overlay)
+        return Done()
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """The right to run and to write inputs that a run reads; raises WorkspaceBusy."""
         if not self._workspace.in_flight.acquire(blocking=False):
             raise WorkspaceBusy(str(self._workspace.location))
         try:
-            # inf and NaN are legitimate values here: masked scores, exp of large numbers, f16 overflow
-            with np.errstate(all="ignore"), self._threads.limited():
-                self._run(env, overlay)
+            yield
         finally:
             self._workspace.in_flight.release()
-        return Done()
+
+    def run_owned(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = _NO_OVERLAY) -> None:
+        """Run within `owned`."""
+        # inf and NaN are legitimate values here: masked scores, exp of large numbers, f16 overflow
+        with np.errstate(all="ignore"), self._threads.limited():
+            self._run(env, overlay)
 
     def _run(self, env: SymEnv, overlay: Mapping[NodeId, Storage]) -> None:
         registers: list[Any] = [*self._inputs, *self._blank]
@@ -152,7 +162,9 @@ class ReferenceBound:
         for node in self._segment.nodes:
             if isinstance(node.op, WriteSlice) and not isinstance(node.op.start, int):
                 return CaptureRefusal(f"%{node.id} writes at a position that rides in the symbols")
-        known = {slot.node: array for slot, array in zip(self._segment.inputs, self._inputs, strict=True)}
+        known = {
+            slot.node: (slot, array) for slot, array in zip(self._segment.inputs, self._inputs, strict=True)
+        }
         missing = [node for node in varying if node not in known]
         if missing:
             return CaptureRefusal(f"%{missing[0]} is no input of this segment")
@@ -162,13 +174,29 @@ class ReferenceBound:
 class ReferenceCapture:
     """A bound tape whose varying inputs are written in place before each replay."""
 
-    def __init__(self, bound: ReferenceBound, varying: Mapping[NodeId, Array], env: SymEnv) -> None:
+    def __init__(
+        self, bound: ReferenceBound, varying: Mapping[NodeId, tuple[Slot, Array]], env: SymEnv
+    ) -> None:
         self._bound = bound
-        self._varying = varying
+        self._varying = {node: (slot, _view(slot, array, env)) for node, (slot, array) in varying.items()}
         self._env = env
 
     def replay(self, values: Mapping[NodeId, HostArray]) -> Done:
-        for node, value in values.items():
-            buffer = self._varying[node]
-            np.copyto(buffer, value.reshape(buffer.shape), casting="safe")
-        return self._bound.run(self._env)
+        fitted = self.check(values)
+        with self._bound.owned():
+            for node, value in fitted.items():
+                self._varying[node][1][...] = value
+            self._bound.run_owned(self._env)
+        return Done()
+
+    def check(self, values: Mapping[NodeId, HostArray]) -> Mapping[NodeId, HostArray]:
+        """The values as they go into the buffers; raises UnboundConst, NotVarying or BindingMismatch."""
+        for node in values:
+            if node not in self._varying:
+                raise NotVarying(node, tuple(self._varying))
+        fitted = {}
+        for node, (slot, buffer) in self._varying.items():
+            if node not in values:
+                raise UnboundConst(slot.label, "varying input")
+            fitted[node] = fitting(slot.label, values[node], buffer.shape, slot.dtype)
+        return fitted

@@ -20,17 +20,27 @@ from ostinato.ir.ops.elementwise import (
     Tanh,
     Where,
 )
-from ostinato.ir.ops.movement import Concat, Copy, Gather, Reshape, Slice, Squeeze, Transpose, Unsqueeze
+from ostinato.ir.ops.movement import (
+    Clone,
+    Concat,
+    Copy,
+    Gather,
+    Reshape,
+    Slice,
+    Squeeze,
+    Transpose,
+    Unsqueeze,
+)
 from ostinato.ir.ops.nn import Embedding, GeluTanh, LayerNorm, RmsNorm, Rope, Silu, Softmax, SwiGlu
-from ostinato.ir.ops.product import Linear, MatMul
+from ostinato.ir.ops.product import Linear, MatMul, SelectedMatMul
 from ostinato.ir.ops.reduce import ArgMax, Max, Sum
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice, WriteSliceDevice
 
 LEAVES: tuple[type[Primitive], ...] = (Const, Scalar, SymbolValue, Iota)
 PRIMITIVES: tuple[type[Primitive], ...] = (
     *LEAVES, Add, Sub, Mul, Div, Less, LessEqual, And, Where, Neg, Exp, Tanh, Sqrt, Cast, Sum, Max, ArgMax,
-    Reshape, Transpose, Unsqueeze, Squeeze, Slice, Concat, Gather, Copy, MatMul,
-    WriteSlice, WriteSliceDevice, ReadPrefix,
+    Reshape, Transpose, Unsqueeze, Squeeze, Slice, Concat, Gather, Clone, Copy, MatMul,
+    SelectedMatMul,    WriteSlice, WriteSliceDevice, ReadPrefix,
 )  # fmt: skip
 COMPOSITES: tuple[type[Composite], ...] = (
     Embedding, RmsNorm, LayerNorm, Linear, Rope, Silu, SwiGlu, GeluTanh, Softmax, Attention,

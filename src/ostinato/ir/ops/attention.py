@@ -10,6 +10,7 @@ from ostinato.ir.dtype import DType
 from ostinato.ir.op import Composite, Value
 from ostinato.ir.ops.const import Iota, Scalar, SymbolValue
 from ostinato.ir.ops.nn import Softmax
+from ostinato.ir.ops.product import SelectedMatMul
 from ostinato.ir.ops.slab import ReadPrefix, require_length
 from ostinato.ir.shape import DataDim, Dim, Length, Operand, show
 from ostinato.ir.symbols import SymId
@@ -49,13 +50,16 @@ class Attention(Composite):
         require_length(self, self.length, inputs)
         got = ", ".join(show(node.shape) for node in inputs[:3])
         fits = len(q.shape) == 3 and len(k.shape) == 4 and len(v.shape) == 4 and k.shape[:3] == v.shape[:3]
+        fits = fits and k.shape[0] == 1
         self.require(fits, "q [rows, heads, k_dim] and slabs [1, kv_heads, capacity, dim]", got)
         heads, kv_heads, v_dim = q.shape[1], k.shape[1], v.shape[3]
         fits = isinstance(heads, int) and isinstance(kv_heads, int) and q.shape[2] == k.shape[3]
         self.require(fits, "q and K of one k_dim", got)
+        self.require(isinstance(v_dim, int), "a number as v_dim", got)
         assert isinstance(heads, int)
         assert isinstance(kv_heads, int)
         assert isinstance(v_dim, int)
+        self.require(kv_heads > 0 and heads > 0, "at least one head and one KV head", got)
         self.require(heads % kv_heads == 0, f"a multiple of {kv_heads} heads", got)
         if self.masked:
             expected = (q.shape[0], k.shape[2])
@@ -91,19 +95,9 @@ class Attention(Composite):
         if self.masked:
             scores = scores + mask
         scores = attended.where(scores, -math.inf)
-        if self.window is not None or self.masked:
-            v = only_reached(v, attended)
-        out = scores.apply(Softmax()) @ v  # [kv, group, rows, v_dim]
+        # A cell that a later row attends meets this one with a weight of 0, and 0 · inf is NaN.
+        out = attended.apply(SelectedMatMul(), scores.apply(Softmax()), v)  # [kv, group, rows, v_dim]
         return out.transpose(2, 0, 1, 3).reshape(rows, heads * v_dim)  # [rows, heads · v_dim]
-
-
-def only_reached(v: Tensor, attended: Tensor) -> Tensor:
-    """V with 0 in the cells that no row attends: they meet weights of exactly 0, and 0 · NaN is NaN.
-
-    v `[..., length, v_dim]`, attended `[rows, length]` → like v.
-    """
-    reached = attended.where(1.0, 0.0).max(axis=0)  # [1, length]
-    return (reached.transpose(1, 0) <= 0.0).where(0.0, v)
 
 
 def _scalar(like: Tensor, value: float) -> Tensor:

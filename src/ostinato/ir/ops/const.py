@@ -10,7 +10,7 @@ from ostinato.ir.dtype import DType
 from ostinato.ir.encoding import Encoding
 from ostinato.ir.op import Primitive, Value
 from ostinato.ir.recipe import PackRecipe
-from ostinato.ir.shape import DataDim, Length, Operand, Shape
+from ostinato.ir.shape import DataDim, Length, Operand, Shape, show
 from ostinato.ir.symbols import SymId
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Const(Primitive):
 
     def infer(self, *inputs: Node) -> Value:
         self.require_inputs(inputs, 0)
+        natural = all(dim >= 0 for dim in self.shape if isinstance(dim, int))
+        self.require(natural, "extents of at least 0", show(self.shape))
         return Value(self.shape, self.dtype)
 
 

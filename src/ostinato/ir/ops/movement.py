@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from ostinato.ir.graph import Node
 
 
+class _Moved(Primitive):
+    """What is only seen another way, and so may share its operand's memory."""
+
+    may_alias = True
+
+
 @dataclass(frozen=True)
-class Reshape(Primitive):
+class Reshape(_Moved):
     """The same elements in the same order under another shape."""
 
     shape: Shape
@@ -23,13 +29,15 @@ class Reshape(Primitive):
     def infer(self, *inputs: Node) -> Value:
         self.require_inputs(inputs, 1)
         (x,) = inputs
+        natural = all(dim >= 0 for dim in self.shape if isinstance(dim, int))
+        self.require(natural, "extents of at least 0", show(self.shape))
         fits = factors(x.shape) == factors(self.shape)
         self.require(fits, f"as many elements as {show(self.shape)}", show(x.shape))
         return Value(self.shape, x.dtype)
 
 
 @dataclass(frozen=True)
-class Transpose(Primitive):
+class Transpose(_Moved):
     """Axis i of the result is axis `order[i]` of the input."""
 
     order: tuple[int, ...]
@@ -43,7 +51,7 @@ class Transpose(Primitive):
 
 
 @dataclass(frozen=True)
-class Unsqueeze(Primitive):
+class Unsqueeze(_Moved):
     """Insert an axis of extent 1 before `axis`."""
 
     axis: int
@@ -56,7 +64,7 @@ class Unsqueeze(Primitive):
 
 
 @dataclass(frozen=True)
-class Squeeze(Primitive):
+class Squeeze(_Moved):
     """Drop `axis`, whose extent is 1."""
 
     axis: int
@@ -70,7 +78,7 @@ class Squeeze(Primitive):
 
 
 @dataclass(frozen=True)
-class Slice(Primitive):
+class Slice(_Moved):
     """`start` … `stop` - 1 of `axis`, both plain numbers."""
 
     axis: int
@@ -125,6 +133,16 @@ class Gather(Primitive):
         self.require(len(table.shape) > 0, "a table with rows", show(table.shape))
         shape: tuple[Dim, ...] = (rows.shape[0], *table.shape[1:])
         return Value(shape, table.dtype)
+
+
+@dataclass(frozen=True)
+class Clone(Primitive):
+    """The value in memory of its own, on the same device: what a pass puts between a slab and a reader
+    that must still see it as it was when a write has gone over it."""
+
+    def infer(self, *inputs: Node) -> Value:
+        self.require_inputs(inputs, 1)
+        return Value(inputs[0].shape, inputs[0].dtype)
 
 
 @dataclass(frozen=True)

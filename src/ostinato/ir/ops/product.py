@@ -33,6 +33,25 @@ class MatMul(Primitive):
 
 
 @dataclass(frozen=True)
+class SelectedMatMul(Primitive):
+    """`weights[..., m, k] @ values[..., k, n]` over the lanes that the bool `lanes[m, k]` selects.
+
+    `values` of a lane that isn't selected are not read into its row, so NaN and infinities stay with the
+    rows that select them; a selected one meets its weight as IEEE 754 has it. Weights are at least 0 (or
+    NaN), and 0 where not selected, as a softmax over -inf leaves them.
+    """
+
+    def infer(self, *inputs: Node) -> Value:
+        self.require_inputs(inputs, 3)
+        lanes, weights, values = inputs
+        self.require_dtype(lanes, DType.BOOL)
+        product = MatMul().infer(weights, values)
+        fits = len(lanes.shape) == 2 and lanes.shape == weights.shape[-2:]
+        self.require(fits, f"lanes {show(weights.shape[-2:])}", show(lanes.shape))
+        return product
+
+
+@dataclass(frozen=True)
 class Linear(Composite):
     """x Wᵀ + b: x `[rows, in]`, W `[out, in]` in any encoding, b `[out]` if given → `[rows, out]`."""
 

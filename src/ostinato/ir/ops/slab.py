@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ostinato.ir.dtype import DType
 from ostinato.ir.op import Op, Primitive, Value
+from ostinato.ir.ops.const import Const, ConstRole
 from ostinato.ir.shape import DataDim, Extent, Length, Operand, show
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class SlabWrite(Primitive):
 
     def _slab_after_write(self, inputs: tuple[Node, ...]) -> Value:
         slab, rows = inputs[:2]
+        held = isinstance(slab.op, SlabWrite) or (
+            isinstance(slab.op, Const) and slab.op.role is ConstRole.SLAB
+        )
+        self.require(held, "a slab or what a write returned", slab.op.name)
         self.require(len(slab.shape) == 4 and slab.shape[0] == 1, "a slab [1, kv_heads, capacity, head_dim]",
                      show(slab.shape))  # fmt: skip
         self.require_dtype(slab, DType.F32, DType.F16)
@@ -70,6 +75,8 @@ class WriteSliceDevice(SlabWrite):
 @dataclass(frozen=True)
 class ReadPrefix(Primitive):
     """The first `length` entries of `axis`: `[..., capacity, d]` → `[..., length, d]`."""
+
+    may_alias = True
 
     length: Length
     axis: int = -2

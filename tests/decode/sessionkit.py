@@ -1,0 +1,234 @@
+"""What tests of held plans share: micro models, places to run them, and the replanning oracle."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache as memoized
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from devices.delayed import DelayedDevice
+from ostinato.decode.forward import (
+    forward_with_kv_context,
+    forward_with_kv_context_captured,
+    forward_with_kv_context_persistent,
+)
+from ostinato.decode.kv_cache import KvCache
+from ostinato.decode.slot import DecodeSlot
+from ostinato.decode.want import LAST
+from ostinato.device.contract import Device
+from ostinato.device.encoded import EncodedTensor
+from ostinato.device.traits import WritePath
+from ostinato.devices.reference.device import ReferenceDevice
+from ostinato.ir import DType, Location, Tensor
+from ostinato.ir import encoding as enc
+from ostinato.models.contract import Family, Model
+from ostinato.models.llama import LLAMA
+from ostinato.models.llama import Config as LlamaConfig
+from ostinato.models.phi import PHI
+from ostinato.models.phi import Config as PhiConfig
+from ostinato.models.rope import RopeSpec
+from ostinato.runtime.context import InferenceContext
+from ostinato.runtime.registry import Registry
+from ostinato.runtime.weights import WeightSet
+
+VOCAB = 48
+
+LLAMA_CONFIG = LlamaConfig(
+    vocab_size=VOCAB, context_length=4200, n_layers=2, dim=16, ffn_dim=24, heads=4, kv_heads=2, head_dim=4,
+    norm_eps=1e-5, rope=RopeSpec(10000.0, 4), window=None, tied=False, qkv_bias=False, output_bias=False,
+    ffn_bias=False,
+)  # fmt: skip
+PHI_CONFIG = PhiConfig(
+    vocab_size=VOCAB, context_length=4200, n_layers=2, dim=16, ffn_dim=24, heads=4, kv_heads=2, head_dim=4,
+    norm_eps=1e-5, rope=RopeSpec(10000.0, 2), fused_qkv=False,
+)  # fmt: skip
+
+
+def model_of(family: Family, config: Any, seed: int = 0) -> Model:
+    """Random weights, as lively as a trained model's: logits tell one position from the next."""
+    random = np.random.default_rng(seed)
+    tensors = {}
+    for name, spec in family.weight_specs(config).items():
+        values = random.normal(0, 0.5, spec.shape).astype(np.float32)
+        if "norm" in name and not name.endswith("bias"):
+            values = 1 + values / 2
+        raw = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
+        tensors[name] = EncodedTensor(name, spec.shape, enc.F32, raw)
+    return Model(family, config, WeightSet(tensors), Path("random"))
+
+
+@memoized
+def micro_llama(seed: int = 0) -> Model:
+    return model_of(LLAMA, LLAMA_CONFIG, seed)
+
+
+@memoized
+def micro_phi(seed: int = 0) -> Model:
+    return model_of(PHI, PHI_CONFIG, seed)
+
+
+@memoized
+def micro_windowed() -> Model:
+    return model_of(LLAMA, replace(LLAMA_CONFIG, window=5))
+
+
+@memoized
+def micro_masked() -> Model:
+    """A family that reads the mask: twice over, once within a window of its own making."""
+
+    def forward(config: Any, weights: Any, step: Any, kv: Sequence[Any]) -> Tensor:
+        @dataclass
+        class Masked:
+            inner: Any
+
+            def append(self, k: Tensor, v: Tensor) -> None:
+                self.inner.append(k, v)
+
+            def attend(self, q: Tensor, *, window: int | None, scale: float) -> Tensor:
+                return self.inner.attend(q, window=window, scale=scale, mask=step.mask)
+
+        return LLAMA.forward(config, weights, step, [Masked(view) for view in kv])
+
+    return model_of(replace(LLAMA, name="masked", forward=forward), LLAMA_CONFIG)
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "llama": micro_llama,
+    "phi": micro_phi,
+    "windowed": micro_windowed,
+    "masked": micro_masked,
+}
+
+
+@dataclass(eq=False)
+class World:
+    """Devices of its own, a context on the first, and the device of each layer (in turn)."""
+
+    devices: Registry
+    places: tuple[Location, ...]
+
+    def __post_init__(self) -> None:
+        self.context = InferenceContext(self.places[0], self.devices)
+        self.apart = InferenceContext(self.places[0], self.devices)  # the oracle's: it counts on its own
+
+    def device(self, at: int = 0) -> Any:
+        return self.devices.device(self.places[at])
+
+    def cache(self, model: Model, capacity: int = 64, dtype: DType = DType.F32) -> KvCache:
+        layers = len(model.config.kv)
+        places = [self.places[i % len(self.places)] for i in range(layers)]
+        return KvCache.allocate(model, self.context, capacity, dtype, locations=places)
+
+    def copy(self, cache: KvCache) -> KvCache:
+        """Another allocation of the same contents and length."""
+        slabs = []
+        for layer in range(len(cache.geometry)):
+            pair = []
+            for slab in cache.slabs(layer):
+                device = self.devices.device(slab.location)
+                other = device.allocate(slab.nbytes // slab.dtype.nbytes, slab.dtype, slab.encoding)
+                device.copy(slab, other)
+                pair.append(other)
+            slabs.append((pair[0], pair[1]))
+        copied = KvCache(cache.geometry, cache.capacity, cache.dtype, slabs)
+        copied.advance(cache.length)
+        return copied
+
+    def oracle(
+        self, model: Model, tokens: Sequence[int], cache: KvCache, want: Any = LAST,
+        path: WritePath | None = None,
+    ) -> Any:  # fmt: skip
+        """What a fresh plan makes of a copy of the cache."""
+        return forward_with_kv_context(
+            model, tokens, self.copy(cache), self.apart, want=want, write_path=path
+        )
+
+    def cells(self, cache: KvCache, upto: int | None = None) -> list[np.ndarray]:
+        """Each slab's first positions (default: the attended ones): `[kv_heads, upto, dim]`."""
+        result = []
+        for i, layer in enumerate(cache.geometry):
+            for slab, dim in zip(cache.slabs(i), (layer.k_dim, layer.v_dim), strict=True):
+                device = self.devices.device(slab.location)
+                whole = device.download(slab, (layer.kv_heads, cache.capacity, dim))
+                result.append(whole[:, : cache.length if upto is None else upto])
+        return result
+
+    def checksum(self, cache: KvCache) -> str:
+        """Of every byte of every slab."""
+        digest = hashlib.sha256()
+        for cells in self.cells(cache, cache.capacity):
+            digest.update(cells.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def plans(self) -> int:
+        """Plans made so far, the oracle's aside."""
+        return self.context.counters.total().optimize_calls
+
+    def fill(self, cache: KvCache, length: int, seed: int = 0) -> None:
+        """Random keys and values in the first positions, as if `length` tokens had been run."""
+        random = np.random.default_rng(seed)
+        for i, layer in enumerate(cache.geometry):
+            for slab, dim in zip(cache.slabs(i), (layer.k_dim, layer.v_dim), strict=True):
+                cells = slab.parts[0].data.reshape(layer.kv_heads, cache.capacity, dim)
+                cells[:, :length] = random.normal(0, 1, (layer.kv_heads, length, dim))
+        cache.advance(length)
+
+    def poison(self, cache: KvCache) -> None:
+        """NaN in every cell that is not attended."""
+        for i, layer in enumerate(cache.geometry):
+            for slab, dim in zip(cache.slabs(i), (layer.k_dim, layer.v_dim), strict=True):
+                shape = (layer.kv_heads, cache.capacity, dim)
+                slab.parts[0].data.reshape(shape)[:, cache.length :] = np.nan
+
+
+def world(kind: str, **options: Any) -> World:
+    """reference · split (two references, a layer each) · delayed · bucketed · another kind of the latter."""
+    devices = Registry()
+    if kind in ("reference", "split"):
+        made: list[Device] = [ReferenceDevice(i) for i in range(2 if kind == "split" else 1)]
+    else:
+        made = [DelayedDevice(dynamic_rows=kind != "bucketed", **options)]
+    for device in made:
+        devices.register(device)
+    return World(devices, tuple(device.location for device in made))
+
+
+WORLDS = ("reference", "split", "delayed", "bucketed")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of the three entry points; the replanning one takes no slot."""
+
+    name: str
+
+    def __call__(
+        self, model: Model, tokens: Sequence[int], cache: KvCache, world: World, slot: DecodeSlot, **more: Any
+    ) -> Any:
+        if self.name == "replan":
+            return forward_with_kv_context(model, tokens, cache, world.context, **more)
+        held = self.name == "held"
+        forward = forward_with_kv_context_persistent if held else forward_with_kv_context_captured
+        return forward(model, tokens, cache, world.context, slot, **more)
+
+
+REPLAN, HELD, CAPTURED = ENTRIES = (Entry("replan"), Entry("held"), Entry("captured"))
+
+
+def same_bits(a: Any, b: Any) -> None:
+    """Equal bit for bit (NaN equals NaN, 0 is not -0)."""
+    a, b = np.asarray(a), np.asarray(b)
+    assert (a.shape, a.dtype) == (b.shape, b.dtype)
+    if a.tobytes() != b.tobytes():
+        np.testing.assert_array_equal(a, b)
+        raise AssertionError("signed zeros or NaNs differ")
+
+
+def tokens_of(count: int, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, count)]
