@@ -248,7 +248,9 @@ def check_rebinding_both_or_none() -> None:
             partial.bind(session.step.graph.id, session.optimized.nodes[each], storage)
     session.base_cache = partial
     before = state(step)
-    done = refresh_decode_session(slot, structure_of(model, cache, WritePath.DEVICE_OFFSET), other)
+    done = refresh_decode_session(
+        slot, structure_of(model, cache, WritePath.DEVICE_OFFSET, place.places[0]), other
+    )
     assert done.outcome is Outcome.DROPPED
     assert done.reason == RebindRefusal(RefusalReason.UNBAKED_SLOT, 1, 1)
     assert state(step) == before
@@ -268,7 +270,7 @@ def test_two_sessions_are_rebound_together_or_not_at_all() -> None:
 
 def test_outcomes() -> None:
     place, model, slot, session, cache = ready()
-    structure = structure_of(model, cache, WritePath.DEVICE_OFFSET)
+    structure = structure_of(model, cache, WritePath.DEVICE_OFFSET, place.places[0])
     assert refresh_decode_session(DecodeSlot(), structure, cache).outcome is Outcome.ABSENT
     epoch = slot.epoch
     assert refresh_decode_session(slot, structure, cache).outcome is Outcome.KEPT
@@ -293,7 +295,7 @@ def check_a_refused_offer_is_replanned(name: str) -> None:
     """Through a slot: the sessions go, with the reason, and the next step is right all the same."""
     place, model, slot, _, cache = ready()
     changes, reason, _, _ = OFFERS[name]
-    structure = structure_of(model, cache, WritePath.DEVICE_OFFSET)
+    structure = structure_of(model, cache, WritePath.DEVICE_OFFSET, place.places[0])
     done = refresh_decode_session(slot, structure, Source(place.cache(model), **changes))
     assert done.outcome is Outcome.DROPPED
     assert isinstance(done.reason, RebindRefusal)
@@ -416,7 +418,7 @@ def test_epochs() -> None:
 def test_a_cache_of_another_model_of_the_same_geometry_is_no_allocation_change() -> None:
     place, _model, _slot, session, _cache = ready()
     other = place.cache(micro_phi())
-    structure = structure_of(micro_phi(), other, WritePath.DEVICE_OFFSET)
+    structure = structure_of(micro_phi(), other, WritePath.DEVICE_OFFSET, place.places[0])
     assert session.validity(structure, other.alloc_id) == PlanValidity.stale("shape_key")
 
 

@@ -253,7 +253,7 @@ def test_registries_are_told_apart() -> None:
 def test_truncation_keeps_the_plan_and_clear_and_set_layer_do_not() -> None:
     place, model = world("reference"), micro_llama()
     slot, session, cache = held(place, model)
-    structure = structure_of(model, cache, WritePath.DEVICE_OFFSET)
+    structure = structure_of(model, cache, WritePath.DEVICE_OFFSET, place.places[0])
     cache.truncate_to(3)
     assert session.validity(structure, cache.alloc_id) is PlanValidity.VALID
     assert refresh_decode_session(slot, structure, cache).outcome is Outcome.KEPT
@@ -282,7 +282,7 @@ def test_after_a_rebind_the_new_allocation_is_valid_and_the_old_one_changed() ->
     place, model = world("reference"), micro_llama()
     _, session, cache = held(place, model)
     other = place.cache(model)
-    structure = structure_of(model, cache, WritePath.DEVICE_OFFSET)
+    structure = structure_of(model, cache, WritePath.DEVICE_OFFSET, place.places[0])
     assert session.validity(structure, other.alloc_id) is PlanValidity.ALLOCATION_CHANGED
     assert session.rebind_kv(other) is None
     assert session.validity(structure, other.alloc_id) is PlanValidity.VALID

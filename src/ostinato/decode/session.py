@@ -43,11 +43,9 @@ from ostinato.runtime.storage_cache import StorageCache
 Array = npt.NDArray[Any]
 
 
-def structure_of(
-    model: Model, cache: KvCache, write_path: WritePath, home: Location | None = None
-) -> PlanStructure:
-    """What a plan for this model and cache is keyed by, the allocation aside. `home` runs what nothing ties
-    to a device: a context's location, or else the first layer's."""
+def structure_of(model: Model, cache: KvCache, write_path: WritePath, home: Location) -> PlanStructure:
+    """What a plan for this model and cache is keyed by, the allocation aside. `home`, a context's location,
+    runs what nothing ties to another device."""
     places = tuple(place for pair in cache.locations() for place in pair)
     return PlanStructure(
         max_seq_len=cache.capacity,
@@ -55,7 +53,7 @@ def structure_of(
         cache_dtype=cache.dtype,
         shape_key=model.shape_key,
         kv_geometry=cache.geometry,
-        locations=(home or places[0], *places),
+        locations=(home, *places),
         write_path=write_path,
     )
 

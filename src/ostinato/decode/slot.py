@@ -82,6 +82,7 @@ def retire_capture(slot: DecodeSlot) -> None:
     """Drop a capture, and a refusal to capture, over addresses that are about to go."""
     slot.capture = None
     slot.capture_refusal = None
+    slot.statistics.capture_refusal = None
 
 
 def invalidate_decode_pair(slot: DecodeSlot, reason: str) -> None:
