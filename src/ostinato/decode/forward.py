@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,13 +50,13 @@ def forward_with_kv_context(
     Last → float32 `[vocab]` · All → `[seq, vocab]` · Rows → `[n, vocab]` · Hidden → `[seq, dim]` ·
     Argmax → int. The result is the caller's. `write_path` forces one on a device of another.
 
-    Raises EmptyStep, TokenOutOfRange, CapacityExceeded, CacheMismatch, RowOutOfRange before anything runs.
-    Whatever is raised, `cache` attends the same positions as before; its length grows only on success.
+    Raises InvalidWant, EmptyStep, TokenOutOfRange, CapacityExceeded, CacheMismatch, RowOutOfRange before
+    anything runs. Whatever is raised, `cache` attends the same positions as before; its length grows only on
+    success.
     """
-    want = wanted(want)
-    ids, path = _checked(model, tokens, cache, context, want, write_path)
-    result = _replan(model, ids, cache, context, want, path)
-    cache.advance(len(ids))
+    request = _Request.checked(model, tokens, cache, context, want, write_path)
+    result = request.replan()
+    cache.advance(len(request.ids))
     return result
 
 
@@ -72,15 +73,8 @@ def forward_with_kv_context_persistent(
     """The same through the slot's held plans, which are built when first needed, re-bound to another cache of
     the same geometry, and dropped when they can't serve. A topology that changed costs one replanned step.
     """
-    want = wanted(want)
-    ids, path = _checked(model, tokens, cache, context, want, write_path)
-
-    def held() -> Any:
-        result = _held(model, ids, cache, context, slot, want, path)
-        slot.statistics.held += 1
-        return result
-
-    return _healing(model, ids, cache, context, slot, want, path, held)
+    request = _Request.checked(model, tokens, cache, context, want, write_path)
+    return request.healing(slot, request.held)
 
 
 def forward_with_kv_context_captured(
@@ -95,39 +89,169 @@ def forward_with_kv_context_captured(
 ) -> Any:
     """The same through a capture of the held decode plan, for one token; a longer step, and a plan that can't
     be captured, run held, and the slot's statistics say why."""
-    want = wanted(want)
-    ids, path = _checked(model, tokens, cache, context, want, write_path)
+    request = _Request.checked(model, tokens, cache, context, want, write_path)
+    return request.healing(slot, request.captured)
 
-    def replayed() -> Any:
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One step to run, checked. Only `healing` moves the cache's length, when all has succeeded."""
+
+    model: Model
+    ids: Ids
+    cache: KvCache
+    context: InferenceContext
+    want: Want
+    path: WritePath
+
+    @classmethod
+    def checked(
+        cls,
+        model: Model,
+        tokens: Sequence[int],
+        cache: KvCache,
+        context: InferenceContext,
+        want: Want,
+        write_path: WritePath | None,
+    ) -> _Request:
+        """Everything that can be wrong with a request is refused here."""
+        want = wanted(want)
+        ids = check_tokens(model, tokens)
+        check_cache(model, cache)
+        cache.check_room(len(ids))
+        out_rows(want, len(ids))
+        return cls(model, ids, cache, context, want, write_path or native_path(cache, context))
+
+    @property
+    def one_token(self) -> bool:
+        """A step for the decode plan."""
+        return len(self.ids) == 1 and not isinstance(self.want, All | Rows)
+
+    def replan(self) -> Any:
+        """Build, plan, bind and run."""
+        cache, selected = self.cache, out_rows(self.want, len(self.ids))
+        step = build_step(self.model, cache.capacity, cache.dtype, self.path)
+        data = {
+            **data_by_node(step, token_data(step, self.model, self.ids, cache.length)),
+            **shape_data(step, len(self.ids), selected),
+        }
+        root = {Argmax: step.argmax, Hidden: step.hidden}.get(type(self.want), step.logits)
+        (result,) = self.context.realize(
+            step.graph,
+            step.roots,
+            Bindings(self.model.weights, slab_bindings(step, cache), data),
+            step_env(cache.length, len(self.ids), len(selected)),
+            wanted=[root],
+            bounds={ROWS: len(self.ids), OUT_ROWS: len(selected)},
+            hints=placement_hints(step, self.model, cache),
+        )
+        return shaped(self.want, result)
+
+    def healing(self, slot: DecodeSlot, run: Callable[[DecodeSlot], Any]) -> Any:
+        """Run held or captured; where the topology has changed, replan this step, the slot starts anew."""
+        leave_other_devices(slot, self.context.devices)
+        try:
+            result = run(slot)
+        except TopologyChanged as changed:
+            invalidate_decode_pair(slot, str(changed))
+            result = self.replan()
+            slot.statistics.replanned += 1
+        self.cache.advance(len(self.ids))
+        return result
+
+    def captured(self, slot: DecodeSlot) -> Any:
+        """Replay the capture of the decode plan; held where there is none."""
         capture = None
-        if len(ids) == 1 and not isinstance(want, All | Rows):
-            refresh_decode_session(slot, structure_of(model, cache, path, context.location), cache)
-            capture = _capture(model, ids, cache, context, slot, path)
+        if self.one_token:
+            self._refresh(slot)
+            capture = self._capture(slot)
         if capture is None:
-            result = _held(model, ids, cache, context, slot, want, path)
-            slot.statistics.held += 1
-            return result
-        result = capture.replay_token(token_data(capture.session.step, model, ids, cache.length), want=want)
+            return self.held(slot)
+        data = token_data(capture.session.step, self.model, self.ids, self.cache.length)
+        result = capture.replay_token(data, want=self.want)
         slot.statistics.captured += 1
         return result
 
-    return _healing(model, ids, cache, context, slot, want, path, replayed)
+    def held(self, slot: DecodeSlot) -> Any:
+        """Run through the slot's sessions."""
+        self._refresh(slot)
+        result = self._held_token(slot) if self.one_token else self._held_rows(slot)
+        slot.statistics.held += 1
+        return result
 
+    def _refresh(self, slot: DecodeSlot) -> None:
+        structure = structure_of(self.model, self.cache, self.path, self.context.location)
+        refresh_decode_session(slot, structure, self.cache)
 
-def _checked(
-    model: Model,
-    tokens: Sequence[int],
-    cache: KvCache,
-    context: InferenceContext,
-    want: Want,
-    write_path: WritePath | None,
-) -> tuple[Ids, WritePath]:
-    """Everything that can be wrong with a request; and its write path."""
-    ids = check_tokens(model, tokens)
-    check_cache(model, cache)
-    cache.check_room(len(ids))
-    out_rows(want, len(ids))
-    return ids, write_path or native_path(cache, context)
+    def _held_token(self, slot: DecodeSlot) -> Any:
+        session = self._session(slot, 1, self.ids)
+        assert isinstance(session, DecodeSession)
+        data = token_data(session.step, self.model, self.ids, self.cache.length)
+        env = session.per_token_sym_env(self.cache.length)
+        return session.realize_token(self.context.location, data, env, want=self.want)
+
+    def _held_rows(self, slot: DecodeSlot) -> Any:
+        """Longer steps run in pieces."""
+        rows = len(self.ids)
+        if rows <= CHUNK:
+            return self._piece(slot, 0, rows, out_rows(self.want, rows))
+        selected = sorted(set(out_rows(self.want, rows)))
+        results = []
+        for done in range(0, rows, CHUNK):
+            end = min(done + CHUNK, rows)
+            mine = [row - done for row in selected if done <= row < end]
+            results.append(self._piece(slot, done, end, mine))
+        if isinstance(self.want, All | Hidden):
+            return np.concatenate(results)
+        if isinstance(self.want, Rows):
+            at = {row: i for i, row in enumerate(selected)}
+            return np.concatenate(results)[[at[row] for row in self.want.indices]]
+        return results[-1]
+
+    def _piece(self, slot: DecodeSlot, done: int, end: int, selected: Sequence[int]) -> Any:
+        """Rows `done` … `end` - 1, at most CHUNK; `selected` counts from `done`."""
+        ids, start, count = self.ids[done:end], self.cache.length + done, end - done
+        dynamic = self._dynamic_rows()
+        bound = CHUNK if dynamic else next(bucket for bucket in BUCKETS if count <= bucket)
+        session = self._session(slot, bound, ids)
+        assert isinstance(session, StepSession)
+        if not dynamic:  # rows ≥ count are computed and never written
+            ids = np.pad(ids, (0, bound - count))
+        if not isinstance(self.want, All | Rows):
+            selected = (count - 1,)
+        data = token_data(session.step, self.model, ids, start)
+        env = step_env(start, len(ids), len(selected), count)
+        result = session.realize_rows(data, env, count, selected, self.want)
+        return result[:count] if isinstance(self.want, Hidden) else result
+
+    def _dynamic_rows(self) -> bool:
+        """Whether every device at work takes any row count in one plan."""
+        places = {self.context.location, *(place for pair in self.cache.locations() for place in pair)}
+        return all(self.context.devices.device(place).traits.dynamic_rows for place in places)
+
+    def _session(self, slot: DecodeSlot, rows: int, ids: Ids) -> HeldSession:
+        """The slot's session of this row bound, built where there is none."""
+        session = slot.sessions.get(rows)
+        if session is None:
+            kind = DecodeSession if rows == 1 else StepSession
+            session = kind.build(self.context, self.model, self.cache, self.path, rows, ids, slot.shelf)
+            slot.sessions[rows] = session
+            slot.statistics.sessions_built += 1
+        return session
+
+    def _capture(self, slot: DecodeSlot) -> CapturedDecodeSession | None:
+        """The slot's capture, made where there is none; None where the plan can't be captured."""
+        if slot.capture is None and slot.capture_refusal is None:
+            session = self._session(slot, 1, self.ids)
+            assert isinstance(session, DecodeSession)
+            made = CapturedDecodeSession.capture(session, self.context)
+            if isinstance(made, CaptureRefusal):
+                slot.capture_refusal = made
+                slot.statistics.capture_refusal = made.reason
+            else:
+                slot.capture = made
+                slot.statistics.captures += 1
+        return slot.capture
 
 
 def native_path(cache: KvCache, context: InferenceContext) -> WritePath:
@@ -148,158 +272,3 @@ def check_cache(model: Model, cache: KvCache) -> None:
                 raise CacheMismatch(
                     f"layer {i} {field}", str(getattr(mine, field)), str(getattr(theirs, field))
                 )
-
-
-def _replan(
-    model: Model, ids: Ids, cache: KvCache, context: InferenceContext, want: Want, path: WritePath
-) -> Any:
-    """Build, plan, bind and run; the cache's length stays."""
-    selected = out_rows(want, len(ids))
-    step = build_step(model, cache.capacity, cache.dtype, path)
-    data = {
-        **data_by_node(step, token_data(step, model, ids, cache.length)),
-        **shape_data(step, len(ids), selected),
-    }
-    root = {Argmax: step.argmax, Hidden: step.hidden}.get(type(want), step.logits)
-    (result,) = context.realize(
-        step.graph,
-        step.roots,
-        Bindings(model.weights, slab_bindings(step, cache), data),
-        step_env(cache.length, len(ids), len(selected)),
-        wanted=[root],
-        bounds={ROWS: len(ids), OUT_ROWS: len(selected)},
-        hints=placement_hints(step, model, cache),
-    )
-    return shaped(want, result)
-
-
-def _healing(
-    model: Model,
-    ids: Ids,
-    cache: KvCache,
-    context: InferenceContext,
-    slot: DecodeSlot,
-    want: Want,
-    path: WritePath,
-    run: Callable[[], Any],
-) -> Any:
-    """Run held or captured; where the topology has changed, replan this step and let the slot start anew."""
-    leave_other_devices(slot, context.devices)
-    try:
-        result = run()
-    except TopologyChanged as changed:
-        invalidate_decode_pair(slot, str(changed))
-        result = _replan(model, ids, cache, context, want, path)
-        slot.statistics.replanned += 1
-    cache.advance(len(ids))
-    return result
-
-
-def _held(
-    model: Model,
-    ids: Ids,
-    cache: KvCache,
-    context: InferenceContext,
-    slot: DecodeSlot,
-    want: Want,
-    path: WritePath,
-) -> Any:
-    """Run through the slot's sessions, longer steps in pieces; the cache's length stays."""
-    refresh_decode_session(slot, structure_of(model, cache, path, context.location), cache)
-    if len(ids) == 1 and not isinstance(want, All | Rows):
-        session = _session(model, ids, cache, context, slot, path, 1)
-        assert isinstance(session, DecodeSession)
-        data = token_data(session.step, model, ids, cache.length)
-        return session.realize_token(
-            context.location, data, session.per_token_sym_env(cache.length), want=want
-        )
-    if len(ids) <= CHUNK:
-        return _piece(model, ids, 0, out_rows(want, len(ids)), cache, context, slot, want, path)
-    pieces = [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
-    selected = set(out_rows(want, len(ids)))
-    results = []
-    for at, piece in enumerate(pieces):
-        mine = [row - at * CHUNK for row in selected if at * CHUNK <= row < at * CHUNK + len(piece)]
-        results.append(_piece(model, piece, at * CHUNK, sorted(mine), cache, context, slot, want, path))
-    if isinstance(want, All | Hidden):
-        return np.concatenate(results)
-    if isinstance(want, Rows):
-        found = dict(zip(sorted(selected), np.concatenate(results), strict=True))
-        return np.stack([found[row] for row in want.indices]) if want.indices else results[-1]
-    return results[-1]
-
-
-def _piece(
-    model: Model,
-    ids: Ids,
-    done: int,
-    selected: Sequence[int],
-    cache: KvCache,
-    context: InferenceContext,
-    slot: DecodeSlot,
-    want: Want,
-    path: WritePath,
-) -> Any:
-    """Up to CHUNK rows of a step, `done` of its rows after the cache's length."""
-    rows = _bucket(len(ids), cache, context)
-    session = _session(model, ids, cache, context, slot, path, rows)
-    assert isinstance(session, StepSession)
-    count, start = len(ids), cache.length + done
-    padded = ids
-    if not _dynamic(cache, context):
-        padded = np.zeros(rows, np.int64)  # rows ≥ count are computed and never written
-        padded[:count] = ids
-    rows_wanted = selected if isinstance(want, All | Rows) else (count - 1,)
-    env = step_env(start, len(padded), len(rows_wanted), count)
-    result = session.realize_rows(
-        token_data(session.step, model, padded, start), env, count, rows_wanted, want
-    )
-    return result[:count] if isinstance(want, Hidden) else result
-
-
-def _session(
-    model: Model,
-    ids: Ids,
-    cache: KvCache,
-    context: InferenceContext,
-    slot: DecodeSlot,
-    path: WritePath,
-    rows: int,
-) -> HeldSession:
-    """The slot's session of this row bound, built where there is none."""
-    session = slot.sessions.get(rows)
-    if session is None:
-        kind = DecodeSession if rows == 1 else StepSession
-        session = kind.build(context, model, cache, path, rows, ids, slot.shelf)
-        slot.sessions[rows] = session
-        slot.statistics.sessions_built += 1
-    return session
-
-
-def _capture(
-    model: Model, ids: Ids, cache: KvCache, context: InferenceContext, slot: DecodeSlot, path: WritePath
-) -> CapturedDecodeSession | None:
-    """The slot's capture, made where there is none; None where the plan can't be captured."""
-    if slot.capture is None and slot.capture_refusal is None:
-        session = _session(model, ids, cache, context, slot, path, 1)
-        assert isinstance(session, DecodeSession)
-        made = CapturedDecodeSession.capture(session, context)
-        if isinstance(made, CaptureRefusal):
-            slot.capture_refusal = made
-            slot.statistics.capture_refusal = made.reason
-        else:
-            slot.capture = made
-            slot.statistics.captures += 1
-    return slot.capture
-
-
-def _dynamic(cache: KvCache, context: InferenceContext) -> bool:
-    places = {context.location, *(place for pair in cache.locations() for place in pair)}
-    return all(context.devices.device(place).traits.dynamic_rows for place in places)
-
-
-def _bucket(rows: int, cache: KvCache, context: InferenceContext) -> int:
-    """The row bound of the held plan for `rows`: one for all where rows are dynamic."""
-    if _dynamic(cache, context):
-        return CHUNK
-    return next(bucket for bucket in BUCKETS if rows <= bucket)
