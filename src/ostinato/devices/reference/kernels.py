@@ -107,7 +107,7 @@ KERNELS: dict[type[Primitive], Kernel] = {
     reduce.ArgMax: lambda op, env, x: x.argmax(-1),  # numpy's rule for equals is the lowest index too
     movement.Reshape: lambda op, env, x: x.reshape(resolve(op.shape, env)),
     movement.Transpose: lambda op, env, x: x.transpose(op.order),
-    movement.Unsqueeze: lambda op, env, x: np.expand_dims(x, op.axis),
+    movement.Unsqueeze: lambda op, env, x: x[(slice(None),) * op.axis + (None,)],
     movement.Squeeze: lambda op, env, x: x.squeeze(op.axis),
     movement.Slice: lambda op, env, x: x[_slice_index(op, x.ndim)],
     movement.Concat: lambda op, env, *xs: np.concatenate(xs, op.axis),

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -93,7 +94,7 @@ def checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) 
 
 def _view(slot: Slot, array: Array, env: SymEnv) -> Array:
     shape = resolve(slot.shape, env)
-    count = int(np.prod(shape))
+    count = prod(shape)
     if count > array.size:
         raise BindingMismatch(slot.label, "extent", f"{count} elements", f"{array.size} elements")
     return array if array.shape == shape else array[:count].reshape(shape)
