@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from ostinato.ir.tensor import Tensor
 
 
+class _Unary(Composite):
+    """One float32 operand, a result like it."""
+
+    def infer(self, *inputs: Node) -> Value:
+        self.require_inputs(inputs, 1)
+        self.require_dtype(inputs[0], DType.F32)
+        return Value(inputs[0].shape, DType.F32)
+
+
 @dataclass(frozen=True)
 class Embedding(Composite):
     """ids `[rows]` int64, table `[vocab, dim]` in any encoding → `[rows, dim]`."""
@@ -85,13 +94,8 @@ class LayerNorm(Composite):
 
 
 @dataclass(frozen=True)
-class GeluTanh(Composite):
+class GeluTanh(_Unary):
     """x/2 · (1 + tanh(sqrt(2/pi) · (x + 0.044715 x³))) (Hendrycks & Gimpel 2016, arXiv:1606.08415)."""
-
-    def infer(self, *inputs: Node) -> Value:
-        self.require_inputs(inputs, 1)
-        self.require_dtype(inputs[0], DType.F32)
-        return Value(inputs[0].shape, DType.F32)
 
     def decompose(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -100,13 +104,8 @@ class GeluTanh(Composite):
 
 
 @dataclass(frozen=True)
-class Silu(Composite):
+class Silu(_Unary):
     """x · sigmoid(x) (Elfwing et al. 2017, arXiv:1702.03118)."""
-
-    def infer(self, *inputs: Node) -> Value:
-        self.require_inputs(inputs, 1)
-        self.require_dtype(inputs[0], DType.F32)
-        return Value(inputs[0].shape, DType.F32)
 
     def decompose(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -131,13 +130,8 @@ class SwiGlu(Composite):
 
 
 @dataclass(frozen=True)
-class Softmax(Composite):
+class Softmax(_Unary):
     """exp(x - max) / sum over the last axis. Lanes at -inf get exactly 0."""
-
-    def infer(self, *inputs: Node) -> Value:
-        self.require_inputs(inputs, 1)
-        self.require_dtype(inputs[0], DType.F32)
-        return Value(inputs[0].shape, DType.F32)
 
     def decompose(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
