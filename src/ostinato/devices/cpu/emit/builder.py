@@ -1,0 +1,451 @@
+"""Modules, functions and values of the emitted language.
+
+    f = module.function("scale", "ptr x, ptr y, i64 n")
+    for i, s in f.range(0, f["n"], 16, total=f.zero(F32V)):
+        v = f.load(F32V, f["x"], i * 4)
+        f.store(v * 2.0, f["y"], i * 4)
+        s.total = s.total + v
+    f.ret()
+
+Offsets are bytes. Float arithmetic carries no fast-math flag: what is written is what runs, in that order.
+Where a product and a sum may be one rounding, the kernel says so with `fma`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ostinato.devices.cpu.emit.types import F32, I1, I32, I64, PTR, VOID, Type
+from ostinato.devices.cpu.isa import Isa
+
+Number = int | float
+
+
+class Module:
+    """The functions of one native module, for one instruction set."""
+
+    def __init__(self, isa: Isa) -> None:
+        self.isa = isa
+        self._functions: dict[str, Function] = {}
+        self._declarations: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._functions
+
+    def function(
+        self, name: str, params: str, returns: Type = VOID, *, exported: bool = True, noalias: bool = False
+    ) -> Function:
+        """A new function; `params` as in IR without the percent signs: `"ptr x, i64 n"`."""
+        assert name not in self._functions, name
+        function = self._functions[name] = Function(self, name, params, returns, exported, noalias)
+        return function
+
+    def declare(self, text: str) -> None:
+        self._declarations.add(text)
+
+    def text(self) -> str:
+        """The IR; the same functions give the same text."""
+        parts = [*sorted(self._declarations), *(function.text() for function in self._functions.values())]
+        return "\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A typed SSA value. Operators take values of the same type, or numbers."""
+
+    f: Function
+    type: Type
+    name: str
+
+    def _lift(self, other: Value | Number) -> Value:
+        value = other if isinstance(other, Value) else self.f.const(self.type, other)
+        assert value.type == self.type, f"{self.type} meets {value.type}"
+        return value
+
+    def _binary(self, other: Value | Number, float_op: str, int_op: str, swap: bool = False) -> Value:
+        left, right = (self._lift(other), self) if swap else (self, self._lift(other))
+        op = float_op if self.type.is_float else int_op
+        assert op, f"no such operator for {self.type}"
+        return self.f.op(self.type, f"{op} {self.type} {left.name}, {right.name}")
+
+    def __add__(self, other: Value | Number) -> Value:
+        return self._binary(other, "fadd", "add")
+
+    def __radd__(self, other: Number) -> Value:
+        return self._binary(other, "fadd", "add", swap=True)
+
+    def __sub__(self, other: Value | Number) -> Value:
+        return self._binary(other, "fsub", "sub")
+
+    def __rsub__(self, other: Number) -> Value:
+        return self._binary(other, "fsub", "sub", swap=True)
+
+    def __mul__(self, other: Value | Number) -> Value:
+        return self._binary(other, "fmul", "mul")
+
+    def __rmul__(self, other: Number) -> Value:
+        return self._binary(other, "fmul", "mul", swap=True)
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        return self._binary(other, "fdiv", "")
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return self._binary(other, "fdiv", "", swap=True)
+
+    def __floordiv__(self, other: Value | Number) -> Value:
+        """Unsigned."""
+        return self._binary(other, "", "udiv")
+
+    def __mod__(self, other: Value | Number) -> Value:
+        """Unsigned."""
+        return self._binary(other, "", "urem")
+
+    def __and__(self, other: Value | Number) -> Value:
+        return self._binary(other, "", "and")
+
+    def __or__(self, other: Value | Number) -> Value:
+        return self._binary(other, "", "or")
+
+    def __xor__(self, other: Value | Number) -> Value:
+        return self._binary(other, "", "xor")
+
+    def __lshift__(self, other: Value | Number) -> Value:
+        return self._binary(other, "", "shl")
+
+    def __rshift__(self, other: Value | Number) -> Value:
+        """Logical: zeros come in."""
+        return self._binary(other, "", "lshr")
+
+    def __neg__(self) -> Value:
+        if self.type.is_float:
+            return self.f.op(self.type, f"fneg {self.type} {self.name}")
+        return 0 - self
+
+    def _compare(self, predicate: str, other: Value | Number) -> Value:
+        """Ordered for floats: false where a NaN takes part. Signed for integers."""
+        if self.type.is_float:
+            op = f"fcmp o{predicate}"
+        else:
+            op = f"icmp {predicate if predicate in ('eq', 'ne') else 's' + predicate}"
+        return self.f.op(I1.x(self.type.lanes), f"{op} {self.type} {self.name}, {self._lift(other).name}")
+
+    def lt(self, other: Value | Number) -> Value:
+        return self._compare("lt", other)
+
+    def le(self, other: Value | Number) -> Value:
+        return self._compare("le", other)
+
+    def gt(self, other: Value | Number) -> Value:
+        return self._compare("gt", other)
+
+    def ge(self, other: Value | Number) -> Value:
+        return self._compare("ge", other)
+
+    def eq(self, other: Value | Number) -> Value:
+        return self._compare("eq", other)
+
+    def ne(self, other: Value | Number) -> Value:
+        return self._compare("ne", other)
+
+    def below(self, other: Value | Number) -> Value:
+        """Unsigned less than: also false for what is negative when read as signed."""
+        return self.f.op(I1.x(self.type.lanes), f"icmp ult {self.type} {self.name}, {self._lift(other).name}")
+
+    def select(self, yes: Value, no: Value | Number) -> Value:
+        """`yes` where this condition holds, else `no`."""
+        other = yes._lift(no)
+        return self.f.op(
+            yes.type, f"select {self.type} {self.name}, {yes.type} {yes.name}, {yes.type} {other.name}"
+        )
+
+    def cast(self, how: str, to: Type) -> Value:
+        """`fpext`, `fptrunc`, `sitofp`, `fptosi`, `sext`, `zext`, `trunc`, `bitcast`, `inttoptr`, `ptrtoint`."""
+        to = to.x(self.type.lanes) if to.lanes == 0 and how != "bitcast" else to
+        return self.f.op(to, f"{how} {self.type} {self.name} to {to}")
+
+    def min(self, other: Value | Number) -> Value:
+        other = self._lift(other)
+        return self.lt(other).select(self, other)
+
+    def max(self, other: Value | Number) -> Value:
+        """Where `self` is NaN the other one: a compare and a select, one instruction on x86."""
+        other = self._lift(other)
+        return self.gt(other).select(self, other)
+
+
+class Carried:
+    """The values that a loop carries from turn to turn, as attributes."""
+
+    def __init__(self, values: dict[str, Value]) -> None:
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> Any:  # for readers of types: attributes are the loop's own
+        raise AttributeError(name)
+
+    def __getitem__(self, name: str) -> Value:
+        value: Value = self.__dict__[name]
+        return value
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        self.__dict__[name] = value
+
+
+class Function:
+    """One function being written. Parameters are its items: `f["x"]`."""
+
+    def __init__(
+        self, module: Module, name: str, params: str, returns: Type, exported: bool, noalias: bool
+    ) -> None:
+        self.module = module
+        self.name = name
+        self._returns = returns
+        self._linkage = "" if exported else "internal "
+        self._counter = 0
+        self._block = "entry"
+        self._lines: list[str] = []
+        self._params: dict[str, Value] = {}
+        declared = []
+        for param in filter(None, (part.strip() for part in params.split(","))):
+            kind, label = param.split()
+            self._params[label] = Value(self, Type(kind), f"%{label}")
+            declared.append(f"{kind} noalias %{label}" if noalias and kind == "ptr" else f"{kind} %{label}")
+        self._declared = ", ".join(declared)
+
+    def __getitem__(self, param: str) -> Value:
+        return self._params[param]
+
+    def text(self) -> str:
+        head = f"define {self._linkage}{self._returns} @{self.name}({self._declared}) noinline nounwind"
+        attributes = ' "prefer-vector-width"="512" "min-legal-vector-width"="512"'
+        return "\n".join([f"{head}{attributes} {{", "entry:", *self._lines, "}"])
+
+    # instructions
+
+    def raw(self, line: str) -> None:
+        self._lines.append("  " + line)
+
+    def fresh(self) -> str:
+        self._counter += 1
+        return f"%v{self._counter}"
+
+    def op(self, type: Type, text: str) -> Value:
+        name = self.fresh()
+        self.raw(f"{name} = {text}")
+        return Value(self, type, name)
+
+    def const(self, type: Type, value: Number) -> Value:
+        return Value(self, type, type.literal(value))
+
+    def zero(self, type: Type) -> Value:
+        return self.const(type, 0)
+
+    def vector(self, type: Type, values: Sequence[Number]) -> Value:
+        """A constant vector, lane by lane."""
+        assert type.lanes == len(values)
+        lanes = ", ".join(f"{type.element} {type.scalar.literal(v)}" for v in values)
+        return Value(self, type, f"<{lanes}>")
+
+    def index(self, value: Value | int) -> Value:
+        """An i64: a number, or a value that is one already."""
+        return value if isinstance(value, Value) else self.const(I64, value)
+
+    def ret(self, value: Value | None = None) -> None:
+        self.raw("ret void" if value is None else f"ret {value.type} {value.name}")
+
+    # memory
+
+    def at(self, pointer: Value, offset: Value | int) -> Value:
+        """`pointer` plus bytes."""
+        if isinstance(offset, int) and offset == 0:
+            return pointer
+        return self.op(PTR, f"getelementptr i8, ptr {pointer.name}, i64 {self.index(offset).name}")
+
+    def load(self, type: Type, pointer: Value, offset: Value | int = 0, align: int | None = None) -> Value:
+        where = self.at(pointer, offset)
+        return self.op(type, f"load {type}, ptr {where.name}, align {align or type.align}")
+
+    def store(self, value: Value, pointer: Value, offset: Value | int = 0, align: int | None = None) -> None:
+        where = self.at(pointer, offset)
+        self.raw(f"store {value.type} {value.name}, ptr {where.name}, align {align or value.type.align}")
+
+    def prefetch(self, pointer: Value, offset: Value | int = 0, locality: int = 3) -> None:
+        self.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        where = self.at(pointer, offset)
+        self.raw(f"call void @llvm.prefetch.p0(ptr {where.name}, i32 0, i32 {locality}, i32 1)")
+
+    # vectors
+
+    def broadcast(self, value: Value, lanes: int = 16) -> Value:
+        type = value.type.x(lanes)
+        first = self.op(type, f"insertelement {type} poison, {value.type} {value.name}, i32 0")
+        return self.shuffle(first, [0] * lanes)
+
+    def lane(self, value: Value, index: int) -> Value:
+        return self.op(value.type.scalar, f"extractelement {value.type} {value.name}, i32 {index}")
+
+    def insert(self, vector: Value, value: Value, index: int) -> Value:
+        return self.op(
+            vector.type,
+            f"insertelement {vector.type} {vector.name}, {value.type} {value.name}, i32 {index}",
+        )
+
+    def shuffle(self, value: Value, lanes: Sequence[int], other: Value | None = None) -> Value:
+        """The numbered lanes of `value` (and, counted on, of `other`)."""
+        second = other.name if other is not None else "poison"
+        mask = ", ".join(f"i32 {lane}" for lane in lanes)
+        if not any(lanes):
+            mask_text = f"<{len(lanes)} x i32> zeroinitializer"
+        else:
+            mask_text = f"<{len(lanes)} x i32> <{mask}>"
+        text = f"shufflevector {value.type} {value.name}, {value.type} {second}, {mask_text}"
+        return self.op(value.type.x(len(lanes)), text)
+
+    def concat(self, low: Value, high: Value) -> Value:
+        return self.shuffle(low, range(low.type.lanes + high.type.lanes), high)
+
+    def iota(self, lanes: int = 16) -> Value:
+        """0, 1, 2, … as i32."""
+        return self.vector(I32.x(lanes), range(lanes))
+
+    def _halves(self, value: Value) -> tuple[Value, Value]:
+        half = value.type.lanes // 2
+        return self.shuffle(value, range(half)), self.shuffle(value, range(half, 2 * half))
+
+    def sum(self, value: Value) -> Value:
+        """All lanes added, the upper half to the lower until one is left: one order for every set."""
+        while value.type.lanes > 1:
+            low, high = self._halves(value)
+            value = low + high
+        return self.lane(value, 0)
+
+    def max(self, value: Value) -> Value:
+        """The largest lane; NaN lanes lose."""
+        while value.type.lanes > 1:
+            low, high = self._halves(value)
+            value = low.max(high)
+        return self.lane(value, 0)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a·b + c in one rounding; in two where the instruction set has no such instruction."""
+        if not self.module.isa.fma:
+            return a * b + c
+        return self.intrinsic("fma", a, b, c)
+
+    # calls
+
+    def intrinsic(
+        self, base: str, *args: Value, returns: Type | None = None, suffix: str | None = None
+    ) -> Value:
+        """An LLVM intrinsic overloaded on its first operand's type: `intrinsic("sqrt", x)`."""
+        suffix = args[0].type.suffix if suffix is None else suffix
+        name = f"llvm.{base}.{suffix}" if suffix else f"llvm.{base}"
+        return self.call(name, args[0].type if returns is None else returns, *args)
+
+    def call(self, name: str, returns: Type, *args: Value) -> Value:
+        """Call a function of this module, or an intrinsic."""
+        if name.startswith("llvm."):
+            self.module.declare(f"declare {returns} @{name}({', '.join(str(a.type) for a in args)})")
+        text = f"call {returns} @{name}({', '.join(f'{a.type} {a.name}' for a in args)})"
+        if returns == VOID:
+            self.raw(text)
+            return Value(self, VOID, "")
+        return self.op(returns, text)
+
+    # control flow
+
+    def label(self) -> str:
+        self._counter += 1
+        return f"b{self._counter}"
+
+    def begin(self, label: str) -> None:
+        self._lines.append(f"{label}:")
+        self._block = label
+
+    def range(
+        self, low: Value | int, high: Value | int, step: int = 1, **carried: Value
+    ) -> Iterator[tuple[Value, Carried]]:
+        """A counted loop, `for i, s in f.range(0, n, total=zero): s.total = s.total + …`.
+
+        `i` is an i64 below `high` (compared as signed). Assign every carried value's next state to `s`; after
+        the loop `s` has the last ones.
+        """
+        start, stop = self.index(low), self.index(high)
+        head, body, after, before = self.label(), self.label(), self.label(), self._block
+        self.raw(f"br label %{head}")
+        self.begin(head)
+        i = Value(self, I64, self.fresh())
+        phis = {name: Value(self, value.type, self.fresh()) for name, value in carried.items()}
+        slot = len(self._lines)
+        self._lines.append("")  # the phis, once the loop's end is known
+        inside = i.lt(stop)
+        self.raw(f"br i1 {inside.name}, label %{body}, label %{after}")
+        self.begin(body)
+        state = Carried(dict(phis))
+        yield i, state
+        following = self.op(I64, f"add nsw i64 {i.name}, {step}")
+        lines = [f"  {i.name} = phi i64 [ {start.name}, %{before} ], [ {following.name}, %{self._block} ]"]
+        for name, phi in phis.items():
+            last = state[name]
+            assert last.type == phi.type, f"{name}: {phi.type} becomes {last.type}"
+            lines.append(
+                f"  {phi.name} = phi {phi.type} [ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
+            )
+        self._lines[slot] = "\n".join(lines)
+        self.raw(f"br label %{head}")
+        self.begin(after)
+        for name, phi in phis.items():
+            state[name] = phi
+
+    def when(self, condition: Value) -> Iterator[None]:
+        """`for _ in f.when(c): …` runs the body where the i1 `c` holds; no value leaves it."""
+        body, after = self.label(), self.label()
+        self.raw(f"br i1 {condition.name}, label %{body}, label %{after}")
+        self.begin(body)
+        yield
+        self.raw(f"br label %{after}")
+        self.begin(after)
+
+    def choose(self, condition: Value, yes: Any, no: Any) -> Value:
+        """The value of `yes()` or of `no()`; only the one chosen runs."""
+        a, b, after = self.label(), self.label(), self.label()
+        self.raw(f"br i1 {condition.name}, label %{a}, label %{b}")
+        self.begin(a)
+        left = yes()
+        left_end = self._block
+        self.raw(f"br label %{after}")
+        self.begin(b)
+        right = no()
+        right_end = self._block
+        self.raw(f"br label %{after}")
+        self.begin(after)
+        return self.op(
+            left.type, f"phi {left.type} [ {left.name}, %{left_end} ], [ {right.name}, %{right_end} ]"
+        )
+
+    def repeat_until(self, condition: Any) -> None:
+        """Emit `condition()` in a loop that ends when it holds."""
+        head, after = self.label(), self.label()
+        self.raw(f"br label %{head}")
+        self.begin(head)
+        done = condition()
+        self.raw(f"br i1 {done.name}, label %{after}, label %{head}")
+        self.begin(after)
+
+    # atomics, on aligned i32 words
+
+    def atomic_load(self, pointer: Value, offset: Value | int = 0, order: str = "acquire") -> Value:
+        return self.op(I32, f"load atomic i32, ptr {self.at(pointer, offset).name} {order}, align 4")
+
+    def atomic_store(
+        self, value: Value, pointer: Value, offset: Value | int = 0, order: str = "release"
+    ) -> None:
+        self.raw(f"store atomic i32 {value.name}, ptr {self.at(pointer, offset).name} {order}, align 4")
+
+    def atomic_add(self, pointer: Value, offset: Value | int, value: int, order: str = "acq_rel") -> Value:
+        """Add and return what was there before."""
+        return self.op(I32, f"atomicrmw add ptr {self.at(pointer, offset).name}, i32 {value} {order}")
+
+
+__all__ = ["F32", "Carried", "Function", "Module", "Value"]

@@ -1,0 +1,3 @@
+"""Kernels, one concern a file."""
+
+from __future__ import annotations
