@@ -161,7 +161,8 @@ class Value:
         )
 
     def cast(self, how: str, to: Type) -> Value:
-        """`fpext`, `fptrunc`, `sitofp`, `fptosi`, `sext`, `zext`, `trunc`, `bitcast`, `inttoptr`, `ptrtoint`."""
+        """`fpext`, `fptrunc`, `sitofp`, `fptosi`, `sext`, `zext`, `trunc`, `bitcast`, `inttoptr` or
+        `ptrtoint`."""
         to = to.x(self.type.lanes) if to.lanes == 0 and how != "bitcast" else to
         return self.f.op(to, f"{how} {self.type} {self.name} to {to}")
 
@@ -269,6 +270,36 @@ class Function:
     def store(self, value: Value, pointer: Value, offset: Value | int = 0, align: int | None = None) -> None:
         where = self.at(pointer, offset)
         self.raw(f"store {value.type} {value.name}, ptr {where.name}, align {align or value.type.align}")
+
+    def load_part(self, type: Type, pointer: Value, offset: Value | int, count: int) -> Value:
+        """The first `count` lanes from memory, zeros in the others; nothing past them is read."""
+        assert 0 <= count <= type.lanes
+        if count == type.lanes:
+            return self.load(type, pointer, offset)
+        if count == 0:
+            return self.zero(type)
+        mask = self.first_lanes(type.lanes, count)
+        name = f"llvm.masked.load.{type.suffix}.p0"
+        self.module.declare(f"declare {type} @{name}(ptr, {mask.type}, {type})")
+        where = f"ptr align {type.align} {self.at(pointer, offset).name}"
+        return self.op(type, f"call {type} @{name}({where}, {mask.type} {mask.name}, {type} zeroinitializer)")
+
+    def store_part(self, value: Value, pointer: Value, offset: Value | int, count: int) -> None:
+        """Store the first `count` lanes; nothing past them is written."""
+        type = value.type
+        assert 0 <= count <= type.lanes
+        if count == type.lanes:
+            self.store(value, pointer, offset)
+        elif count > 0:
+            mask = self.first_lanes(type.lanes, count)
+            name = f"llvm.masked.store.{type.suffix}.p0"
+            self.module.declare(f"declare void @{name}({type}, ptr, {mask.type})")
+            where = f"ptr align {type.align} {self.at(pointer, offset).name}"
+            self.raw(f"call void @{name}({type} {value.name}, {where}, {mask.type} {mask.name})")
+
+    def first_lanes(self, lanes: int, count: int) -> Value:
+        """A condition that holds in the first `count` lanes."""
+        return self.vector(I1.x(lanes), [int(lane < count) for lane in range(lanes)])
 
     def prefetch(self, pointer: Value, offset: Value | int = 0, locality: int = 3) -> None:
         self.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
@@ -389,9 +420,8 @@ class Function:
         for name, phi in phis.items():
             last = state[name]
             assert last.type == phi.type, f"{name}: {phi.type} becomes {last.type}"
-            lines.append(
-                f"  {phi.name} = phi {phi.type} [ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
-            )
+            sources = f"[ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
+            lines.append(f"  {phi.name} = phi {phi.type} {sources}")
         self._lines[slot] = "\n".join(lines)
         self.raw(f"br label %{head}")
         self.begin(after)
