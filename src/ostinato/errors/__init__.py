@@ -9,6 +9,14 @@ from ostinato.errors.checkpoint import (
     MissingShards,
     PickledWeights,
 )
+from ostinato.errors.cpu import (
+    InstructionSetMissing,
+    NativeCodeForbidden,
+    NativeCodeRefused,
+    NativeCompilerMissing,
+    NativeFunctionMissing,
+    NativeSymbolMissing,
+)
 from ostinato.errors.decode import (
     CacheMismatch,
     CapacityExceeded,
@@ -147,6 +155,7 @@ __all__ = [
     "HubUnreachable",
     "IncompleteCheckpoint",
     "IndexOutOfRange",
+    "InstructionSetMissing",
     "InvalidLogits",
     "InvalidModelContent",
     "InvalidSetting",
@@ -164,6 +173,11 @@ __all__ = [
     "ModelNotCached",
     "ModelPartMissing",
     "ModelUnavailable",
+    "NativeCodeForbidden",
+    "NativeCodeRefused",
+    "NativeCompilerMissing",
+    "NativeFunctionMissing",
+    "NativeSymbolMissing",
     "NoChatTemplate",
     "NoDevice",
     "NoEncoder",

@@ -17,16 +17,22 @@ def cache_dir(*, create: bool = True) -> Path:
         from platformdirs import user_cache_path
 
         folder = user_cache_path("ostinato", appauthor=False)
-    return _private(folder) if create else folder
+    return private(folder) if create else folder
 
 
 def models_dir(*, create: bool = True) -> Path:
     """The folder of fetched model files inside `cache_dir()`. Raises `OSError` when it cannot be created."""
     folder = cache_dir(create=create) / "models"
-    return _private(folder) if create else folder
+    return private(folder) if create else folder
 
 
-def _private(folder: Path) -> Path:
+def code_dir(*, create: bool = True) -> Path:
+    """The folder of compiled code inside `cache_dir()`. Raises `OSError` when it cannot be created."""
+    folder = cache_dir(create=create) / "code"
+    return private(folder) if create else folder
+
+
+def private(folder: Path) -> Path:
     """`folder`, created for its owner alone; one that is there already keeps the mode its owner gave it."""
     if not folder.is_dir():
         # mkdir gives `mode` to the last folder only; those above it belong to the system, not to us.

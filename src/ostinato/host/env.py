@@ -28,6 +28,11 @@ def cache_dir() -> Path | None:
     return Path(os.path.expanduser(value)).absolute() if value else None
 
 
+def instruction_set() -> str | None:
+    """The instruction set that `OSTINATO_CPU` asks for, or None when it is unset or empty."""
+    return os.environ.get("OSTINATO_CPU", "").strip().lower() or None
+
+
 def threads() -> int | None:
     """The thread count that `OSTINATO_THREADS` asks for, or None when it is unset or empty.
 

@@ -1,0 +1,91 @@
+"""What can go wrong on the way from generated code to native functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.errors.base import OstinatoError
+
+_ELSEWHERE = "--device reference runs without native code."
+
+
+@dataclass(eq=False)
+class NativeCompilerMissing(OstinatoError, ImportError):
+    """llvmlite, which compiles for the CPU, isn't installed or doesn't load, for `reason`."""
+
+    reason: str
+
+    def message(self) -> str:
+        return f"the cpu device needs llvmlite, which doesn't load: {self.reason}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Install it (pip install llvmlite), or choose another device: {_ELSEWHERE}"
+
+
+@dataclass(eq=False)
+class NativeCodeForbidden(OstinatoError, PermissionError):
+    """The system lets this process make no memory executable, for `reason`."""
+
+    reason: str
+
+    def message(self) -> str:
+        return f"the system runs no code that is made in memory: {self.reason}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Ask for executable memory (SELinux: execmem), or choose another device: {_ELSEWHERE}"
+
+
+@dataclass(eq=False)
+class InstructionSetMissing(OstinatoError, ValueError):
+    """Code for the instruction set `name` can't run here: this CPU lacks `missing`."""
+
+    name: str
+    missing: tuple[str, ...]
+    usable: tuple[str, ...]
+
+    def message(self) -> str:
+        return f"this CPU can't run {self.name} code, it lacks {', '.join(self.missing)}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Unset OSTINATO_CPU, or choose one of {', '.join(self.usable)}."
+
+
+@dataclass(eq=False)
+class NativeCodeRefused(OstinatoError, ValueError):
+    """LLVM refused generated code, for `reason`: a fault of the kernel that wrote it."""
+
+    reason: str
+
+    def message(self) -> str:
+        return f"LLVM refused the generated code: {self.reason}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Please report it; until it is mended, {_ELSEWHERE}"
+
+
+@dataclass(eq=False)
+class NativeSymbolMissing(OstinatoError, LookupError):
+    """Generated code calls functions that this process doesn't have; it was not loaded."""
+
+    symbols: tuple[str, ...]
+
+    def message(self) -> str:
+        return f"generated code needs functions that aren't there: {', '.join(self.symbols)}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Please report it with the system's name and version; until it is mended, {_ELSEWHERE}"
+
+
+@dataclass(eq=False)
+class NativeFunctionMissing(OstinatoError, LookupError):
+    """A native module was asked for a function that it doesn't define."""
+
+    name: str
+
+    def message(self) -> str:
+        return f"the native module defines no function {self.name!r}"
