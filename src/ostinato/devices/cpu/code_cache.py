@@ -1,8 +1,8 @@
 """Compiled objects on disk, so that a second start compiles nothing.
 
-An entry is a file of the folder, named by its key: a header with the key and the SHA-256 of what follows, then the
-object. Its modification time is when it was last used. Whoever can write here can run code in this process: the
-folder and each entry must belong to the user and be writable by nobody else, each time they are opened.
+An entry is a file of the folder, named by its key: a header with the key and the SHA-256 of what follows,
+then the object. Its modification time is when it was last used. Whoever can write here can run code in this
+process: folder and entry must belong to the user and be writable by nobody else, each time they are opened.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Entry:
 class CodeCache:
     """The objects in `folder`, at most `max_bytes` of them; with None, or a folder that won't do, none.
 
-    A cache never fails a compilation: what can't be read is a miss, what can't be kept is not kept, and the first
-    time a process is told so in its log. Any number of processes and threads may share a folder.
+    A cache never fails a compilation: what can't be read is a miss, what can't be kept is not kept, and the
+    first time in a process the log says why. Any number of processes and threads may share a folder.
     """
 
     def __init__(self, folder: Path | None, max_bytes: int = MAX_BYTES) -> None:
@@ -151,28 +151,32 @@ class CodeCache:
     def _read(self, folder: int, key: str) -> bytes | None:
         name = _name(key)
         try:
-            # Relative to the folder that was checked, whatever its path means by now. NONBLOCK: no waiting on a pipe.
+            # In the folder that was checked, whatever its path means by now. NONBLOCK: a pipe has no wait.
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 _drop(folder, name)
             return None
-        with open(descriptor, "rb") as file:
-            info = os.fstat(descriptor)
-            own = stat.S_ISREG(info.st_mode) and info.st_size <= self.max_bytes and not distrust(info)
-            try:
-                data = unsealed(key, file.read()) if own else None
-            except OSError:  # a disk that can't be read here
-                data = None
+        try:
+            data = self._verified(descriptor, key)
+        except OSError:  # a disk that can't be read here
+            data = None
+        finally:
+            os.close(descriptor)
         if data is None:
             _drop(folder, name)
-            return None
-        with contextlib.suppress(
-            OSError
-        ):  # a folder that can be read but not written serves hits all the same
-            now = time.time_ns()
-            os.utime(name, ns=(now, now), dir_fd=folder)
+        else:
+            with contextlib.suppress(OSError):  # where nothing can be written, a hit is still a hit
+                now = time.time_ns()
+                os.utime(name, ns=(now, now), dir_fd=folder)
         return data
+
+    def _verified(self, descriptor: int, key: str) -> bytes | None:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_size > self.max_bytes or distrust(info):
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
+            return unsealed(key, file.read())
 
     def _evict(self) -> None:
         """Keeps to the cap. Without a lock: all processes choose in the same order, so two at once choose the

@@ -1,7 +1,7 @@
 """From LLVM IR to native functions: parse, verify, optimise, emit an object, link it into the process.
 
-IR names no triple and no absolute address; what it calls outside itself are functions of the C library. An object
-depends on the IR and the instruction set alone, so `code_cache` keeps it for the next process.
+IR names no triple and no absolute address; what it calls outside itself are functions of the C library. An
+object depends on the IR and the instruction set alone, so `code_cache` keeps it for the next process.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ def _link(data: bytes, isa: Isa) -> Any:
 
 
 def require_symbols(object_file: Any) -> None:
-    """The guard of linking: MCJIT calls address 0 for a function it can't find. Raises NativeSymbolMissing."""
+    """The guard of linking: without it, a call to a function that isn't there is a call to address 0.
+
+    Raises NativeSymbolMissing. The first engine of a process must be there: it is what opens the C library.
+    """
     sections = {section.name(): section.data() for section in object_file.sections() if section.size()}
     missing = [
         name
@@ -124,7 +127,7 @@ def require_symbols(object_file: Any) -> None:
 
 
 def _undefined(symtab: bytes, strtab: bytes) -> list[str]:
-    """The names that an ELF object needs from elsewhere (Elf64_Sym: name, info, other, section, value, size)."""
+    """What an ELF object needs from elsewhere (Elf64_Sym: name, info, other, section, value, size)."""
     offsets = [
         name for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", symtab) if name and not section
     ]
