@@ -13,7 +13,7 @@ Where a product and a sum may be one rounding, the kernel says so with `fma`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -384,6 +384,14 @@ class Function:
             return Value(self, VOID, "")
         return self.op(returns, text)
 
+    def call_at(self, address: Value, returns: Type, *args: Value) -> Value:
+        """Call the function whose address this pointer is."""
+        text = f"call {returns} {address.name}({', '.join(f'{a.type} {a.name}' for a in args)})"
+        if returns == VOID:
+            self.raw(text)
+            return Value(self, VOID, "")
+        return self.op(returns, text)
+
     # control flow
 
     def label(self) -> str:
@@ -422,6 +430,36 @@ class Function:
             assert last.type == phi.type, f"{name}: {phi.type} becomes {last.type}"
             sources = f"[ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
             lines.append(f"  {phi.name} = phi {phi.type} {sources}")
+        self._lines[slot] = "\n".join(lines)
+        self.raw(f"br label %{head}")
+        self.begin(after)
+        for name, phi in phis.items():
+            state[name] = phi
+
+    def until(self, done: Callable[[Carried], Value], **carried: Value) -> Iterator[Carried]:
+        """A loop that tests before each turn, `for s in f.until(lambda s: s.n.ge(9), n=zero): s.n = s.n + 1`.
+
+        It ends when the i1 `done(s)` holds. As in `range`, assign every carried value's next state to `s`; after
+        the loop `s` has the last ones.
+        """
+        head, body, after, before = self.label(), self.label(), self.label(), self._block
+        self.raw(f"br label %{head}")
+        self.begin(head)
+        phis = {name: Value(self, value.type, self.fresh()) for name, value in carried.items()}
+        slot = len(self._lines)
+        self._lines.append("")  # the phis, once the loop's end is known
+        state = Carried(dict(phis))
+        over = done(state)
+        self.raw(f"br i1 {over.name}, label %{after}, label %{body}")
+        self.begin(body)
+        yield state
+        lines = []
+        for name, phi in phis.items():
+            last = state[name]
+            assert last.type == phi.type, f"{name}: {phi.type} becomes {last.type}"
+            lines.append(
+                f"  {phi.name} = phi {phi.type} [ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
+            )
         self._lines[slot] = "\n".join(lines)
         self.raw(f"br label %{head}")
         self.begin(after)
