@@ -340,21 +340,22 @@ class Function:
         """0, 1, 2, … as i32."""
         return self.vector(I32.x(lanes), range(lanes))
 
-    def _halves(self, value: Value) -> tuple[Value, Value]:
+    def halves(self, value: Value) -> tuple[Value, Value]:
+        """The lower and the upper lanes."""
         half = value.type.lanes // 2
         return self.shuffle(value, range(half)), self.shuffle(value, range(half, 2 * half))
 
     def sum(self, value: Value) -> Value:
         """All lanes added, the upper half to the lower until one is left: one order for every set."""
         while value.type.lanes > 1:
-            low, high = self._halves(value)
+            low, high = self.halves(value)
             value = low + high
         return self.lane(value, 0)
 
     def max(self, value: Value) -> Value:
         """The largest lane; NaN lanes lose."""
         while value.type.lanes > 1:
-            low, high = self._halves(value)
+            low, high = self.halves(value)
             value = low.max(high)
         return self.lane(value, 0)
 
