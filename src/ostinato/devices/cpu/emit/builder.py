@@ -271,34 +271,39 @@ class Function:
         where = self.at(pointer, offset)
         self.raw(f"store {value.type} {value.name}, ptr {where.name}, align {align or value.type.align}")
 
-    def load_part(self, type: Type, pointer: Value, offset: Value | int, count: int) -> Value:
+    def load_part(self, type: Type, pointer: Value, offset: Value | int, count: Value | int) -> Value:
         """The first `count` lanes from memory, zeros in the others; nothing past them is read."""
-        assert 0 <= count <= type.lanes
-        if count == type.lanes:
-            return self.load(type, pointer, offset)
-        if count == 0:
-            return self.zero(type)
+        if isinstance(count, int):
+            assert 0 <= count <= type.lanes
+            if count == type.lanes:
+                return self.load(type, pointer, offset)
+            if count == 0:
+                return self.zero(type)
         mask = self.first_lanes(type.lanes, count)
         name = f"llvm.masked.load.{type.suffix}.p0"
         self.module.declare(f"declare {type} @{name}(ptr, {mask.type}, {type})")
         where = f"ptr align {type.align} {self.at(pointer, offset).name}"
         return self.op(type, f"call {type} @{name}({where}, {mask.type} {mask.name}, {type} zeroinitializer)")
 
-    def store_part(self, value: Value, pointer: Value, offset: Value | int, count: int) -> None:
+    def store_part(self, value: Value, pointer: Value, offset: Value | int, count: Value | int) -> None:
         """Store the first `count` lanes; nothing past them is written."""
         type = value.type
-        assert 0 <= count <= type.lanes
-        if count == type.lanes:
-            self.store(value, pointer, offset)
-        elif count > 0:
-            mask = self.first_lanes(type.lanes, count)
-            name = f"llvm.masked.store.{type.suffix}.p0"
-            self.module.declare(f"declare void @{name}({type}, ptr, {mask.type})")
-            where = f"ptr align {type.align} {self.at(pointer, offset).name}"
-            self.raw(f"call void @{name}({type} {value.name}, {where}, {mask.type} {mask.name})")
+        if isinstance(count, int):
+            assert 0 <= count <= type.lanes
+            if count == type.lanes:
+                self.store(value, pointer, offset)
+            if count in (0, type.lanes):
+                return
+        mask = self.first_lanes(type.lanes, count)
+        name = f"llvm.masked.store.{type.suffix}.p0"
+        self.module.declare(f"declare void @{name}({type}, ptr, {mask.type})")
+        where = f"ptr align {type.align} {self.at(pointer, offset).name}"
+        self.raw(f"call void @{name}({type} {value.name}, {where}, {mask.type} {mask.name})")
 
-    def first_lanes(self, lanes: int, count: int) -> Value:
+    def first_lanes(self, lanes: int, count: Value | int) -> Value:
         """A condition that holds in the first `count` lanes."""
+        if isinstance(count, Value):
+            return self.iota(lanes).lt(self.broadcast(count.cast("trunc", I32), lanes))
         return self.vector(I1.x(lanes), [int(lane < count) for lane in range(lanes)])
 
     def prefetch(self, pointer: Value, offset: Value | int = 0, locality: int = 3) -> None:
@@ -459,7 +464,8 @@ class Function:
             last = state[name]
             assert last.type == phi.type, f"{name}: {phi.type} becomes {last.type}"
             lines.append(
-                f"  {phi.name} = phi {phi.type} [ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
+                f"  {phi.name} = phi {phi.type} "
+                f"[ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
             )
         self._lines[slot] = "\n".join(lines)
         self.raw(f"br label %{head}")
