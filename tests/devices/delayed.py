@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ostinato.device.contract import CaptureRefusal, HostArray, array_of, fitting
+from ostinato.device.contract import CaptureRefusal, HostArray, array_of, fitting, slab_encoding
 from ostinato.device.encoded import EncodedTensor
 from ostinato.device.segment import Segment, Slot
 from ostinato.device.storage import Part, Storage
@@ -69,6 +69,9 @@ class DelayedDevice:
 
     def allocate(self, elements: int, dtype: DType, encoding: Encoding) -> Storage:
         return self.adopt(np.zeros(elements, dtype.numpy), dtype, encoding)
+
+    def allocate_slab(self, shape: tuple[int, int, int, int], dtype: DType, role: str) -> Storage:
+        return self.allocate(prod(shape), dtype, slab_encoding(self, dtype, role))
 
     def upload(self, array: HostArray, dtype: DType) -> Storage:
         return self.adopt(array_of(array, dtype).reshape(-1).copy(), dtype, plain(dtype))
@@ -225,9 +228,9 @@ class DelayedBound:
         segment = self._program.segment
         if not self._program.device.traits.can_capture:
             return CaptureRefusal(f"{segment.location} doesn't capture")
-        for node in segment.nodes:
-            if isinstance(node.op, WriteSlice):
-                return CaptureRefusal(f"%{node.id} writes at a position that rides in the symbols")
+        for step in self._program.tape.instructions:
+            if isinstance(step.op, WriteSlice):
+                return CaptureRefusal(f"{step.op.name} writes at a position that rides in the symbols")
         known = {slot.node: a for slot, a in zip(segment.inputs, self._inputs, strict=True)}
         if missing := [node for node in varying if node not in known]:
             return CaptureRefusal(f"%{missing[0]} is no input of this segment")

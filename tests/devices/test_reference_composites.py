@@ -22,6 +22,8 @@ from ostinato.ir import (
 )
 from ostinato.ir.ops import COMPOSITES
 from ostinato.ir.ops.nn import Silu, Softmax
+from ostinato.ir.ops.product import Linear
+from ostinato.ir.ops.region import Region
 from ostinato.runtime.context import InferenceContext
 
 RNG = np.random.default_rng(3)
@@ -85,6 +87,11 @@ CASES: dict[str, tuple[Callable[..., Tensor], list[np.ndarray], np.ndarray]] = {
         rope,
         [Q, np.cos(ANGLES).astype(np.float32), np.sin(ANGLES).astype(np.float32)],
         rotated(),
+    ),
+    "Region": (
+        lambda x, m, y: x.apply(Region("twice", 3, ((Linear(), (0, 1)), (Linear(), (3, 2)))), m, y),
+        [X, M, MB[None, :]],
+        X64 @ M.T @ MB[:, None],
     ),
 }
 

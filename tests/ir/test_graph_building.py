@@ -42,6 +42,7 @@ from ostinato.ir.ops.attention import Attention
 from ostinato.ir.ops.const import Const, Iota, Scalar
 from ostinato.ir.ops.nn import Embedding, GeluTanh, LayerNorm, RmsNorm, Rope, Silu, Softmax, SwiGlu
 from ostinato.ir.ops.product import Linear, SelectedMatMul
+from ostinato.ir.ops.region import Region
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice, WriteSliceDevice
 from ostinato.ir.shape import broadcast, resolve
 
@@ -161,6 +162,14 @@ def composites(g: Graph) -> list[tuple[object, list[Tensor]]]:
         (
             Attention(Operand(3), Operand(4), 1.0, 3, True),
             [data(g, ROWS, 4, 4), slab(g), slab(g), at, at + 1, data(g, ROWS, 8)],
+        ),
+        (
+            Region("a norm and a product", 3, ((RmsNorm(1e-5), (0, 1)), (Linear(), (3, 2)), (Silu(), (4,)))),
+            [data(g, ROWS, 3), data(g, 3), data(g, 5, 3)],
+        ),
+        (
+            Region("a write", 5, ((WriteSliceDevice(), (0, 1, 2, 3)), (ReadPrefix(Operand(1)), (5, 4)))),
+            [slab(g), data(g, ROWS, 2, 4), at, at + 1, at + 2],
         ),
     ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from ostinato.device.segment import Segment
 from ostinato.device.topology import TopologySnapshot
-from ostinato.device.traits import Traits
+from ostinato.device.traits import SlabLayout, Traits
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import DataDependentExtent, NoDevice, NoKernel
 from ostinato.ir import HOST, ConstRole, DType, Graph, Location, NodeId, Operand, SymId, Tensor, linear
@@ -144,7 +144,11 @@ def test_a_slab_type_that_attention_can_t_read_fails_while_planning() -> None:
     graph = Graph()
     slab = graph.const("k", ConstRole.SLAB, (1, 1, 8, 4), DType.F16)
     with pytest.raises(NoKernel, match="F16"):
-        plan(graph, slab.apply(ReadPrefix(2)), kv_dtypes=(DType.F32,))
+        plan(
+            graph,
+            slab.apply(ReadPrefix(2)),
+            kv_layouts=MappingProxyType({DType.F32: SlabLayout(enc.F32, enc.F32)}),
+        )
 
 
 def test_a_weight_that_no_op_reads_needs_a_layout_too() -> None:

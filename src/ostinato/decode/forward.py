@@ -130,7 +130,7 @@ class _Request:
     def replan(self) -> Any:
         """Build, plan, bind and run."""
         cache, selected = self.cache, out_rows(self.want, len(self.ids))
-        step = build_step(self.model, cache.capacity, cache.dtype, self.path)
+        step = build_step(self.model, cache.capacity, cache.dtype, self.path, cache.encodings())
         data = {
             **data_by_node(step, token_data(step, self.model, self.ids, cache.length)),
             **shape_data(step, len(self.ids), selected),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from math import prod
 from typing import Protocol
 
 from ostinato.device.storage import Storage
 from ostinato.errors.decode import CacheMismatch, CapacityExceeded, InvalidTruncation
 from ostinato.ir.dtype import DType
-from ostinato.ir.encoding import plain
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
 from ostinato.models.contract import LayerKv, Model
 from ostinato.runtime.context import InferenceContext
@@ -72,8 +71,8 @@ class KvCache:
         slabs = []
         for layer, location in zip(geometry, places, strict=True):
             device = context.devices.device(location)
-            k, v = (prod(shape) for shape in slab_shapes(layer, capacity))
-            slabs.append((device.allocate(k, dtype, plain(dtype)), device.allocate(v, dtype, plain(dtype))))
+            k, v = slab_shapes(layer, capacity)
+            slabs.append((device.allocate_slab(k, dtype, "k"), device.allocate_slab(v, dtype, "v")))
         return cls(geometry, capacity, dtype, slabs)
 
     @property
@@ -93,6 +92,10 @@ class KvCache:
     def locations(self) -> tuple[tuple[Location, Location], ...]:
         """The devices of each layer's K and V."""
         return tuple((k.location, v.location) for k, v in self._slabs)
+
+    def encodings(self) -> tuple[tuple[Encoding, Encoding], ...]:
+        """How each layer's K and V are stored."""
+        return tuple((k.encoding, v.encoding) for k, v in self._slabs)
 
     def check_room(self, count: int) -> None:
         """Raises CapacityExceeded unless `count` more positions fit."""

@@ -139,7 +139,7 @@ class HeldSession:
         bounds = {ROWS: max_rows, OUT_ROWS: max_rows}
 
         def make() -> SharedPlan:
-            step = build_step(model, cache.capacity, cache.dtype, write_path)
+            step = build_step(model, cache.capacity, cache.dtype, write_path, cache.encodings())
             hints = placement_hints(step, model, cache)
             plan = context.plan(step.graph, step.roots, bounds=bounds, hints=hints)
             return SharedPlan(step, context.compile(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ostinato.ir.dtype import DType
 from ostinato.ir.encoding import Encoding
@@ -27,10 +28,25 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """One arena of `nbytes` for the values inside a segment: `offsets` says where each lies, by bytes.
+
+    Values share memory where their lives don't overlap. Without an offset are: outputs and what a write
+    returns, which have storages; views, which lie in their operand; values whose size only the run knows.
+    """
+
+    offsets: Mapping[NodeId, int]
+    nbytes: int
+
+
+NO_MEMORY = MemoryPlan(MappingProxyType({}), 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Nodes in execution order, all on one device; `inputs` come from outside, `outputs` are needed there.
 
-    `bounds` gives each symbol's maximum in this plan.
+    `bounds` gives each symbol's maximum in this plan; `memory` has room for values of that size.
     """
 
     location: Location
@@ -38,3 +54,4 @@ class Segment:
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     bounds: Mapping[SymId, int]
+    memory: MemoryPlan = NO_MEMORY

@@ -109,7 +109,7 @@ class LLM:
         self.slots = SlotPool()
         self.plan_mode = PlanMode(plan)
         self.context = int(context or min(self.trained_context, DEFAULT_CONTEXT))
-        self.kv_dtype = KV_DTYPES[kv_dtype] if kv_dtype else traits.kv_dtypes[0]
+        self.kv_dtype = KV_DTYPES[kv_dtype] if kv_dtype else traits.kv_dtype
         check_memory(self.model, traits, self.context, self.kv_dtype)
         self.tokenizer = opened.tokenizer()
         self.suggested = opened.suggested

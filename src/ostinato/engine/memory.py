@@ -35,12 +35,8 @@ def weight_bytes(model: Model, traits: Traits) -> int:
     """Bytes of the packed weights on a device of these traits."""
     total = 0
     for tensor in model.weights.values():
-        stored = (
-            traits.weight_layouts[tensor.encoding].stored
-            if tensor.encoding in traits.weight_layouts
-            else None
-        )
-        encoding = stored or tensor.encoding
+        layout = traits.layout(tensor.encoding, len(tensor.shape))
+        encoding = layout.stored if layout else tensor.encoding
         total += prod(tensor.shape) * encoding.block_bytes // encoding.block
     return total
 

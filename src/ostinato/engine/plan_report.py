@@ -123,7 +123,8 @@ class _Unpacked:
         return getattr(self._device, name)
 
     def pack(self, recipe: PackRecipe, tensors: Sequence[EncodedTensor]) -> Storage:
-        layout = self._device.traits.weight_layouts[tensors[0].encoding]
+        layout = self._device.traits.layout(tensors[0].encoding, len(tensors[0].shape))
+        assert layout is not None, "the plan had one"
         return self._device.allocate(sum(prod(t.shape) for t in tensors), DType.F32, layout.stored)
 
 
@@ -147,7 +148,7 @@ def plan_report(
         unpacked.register(cast(Device, _Unpacked(known.device(place))))
     context = InferenceContext(locations[0], unpacked)
     traits = known.device(locations[0]).traits
-    path, dtype = traits.write_path, traits.kv_dtypes[0]
+    path, dtype = traits.write_path, traits.kv_dtype
     small = KvCache.allocate(model, context, min(TRIAL_POSITIONS, capacity), dtype, locations=locations)
     trial = DecodeSession.build(context, model, small, path, 1, np.zeros(1, np.int64), PlanShelf())
     assert isinstance(trial, DecodeSession)
@@ -156,7 +157,7 @@ def plan_report(
     runs = []
     for _ in range(TIMED_RUNS):
         began = time.perf_counter()
-        step = build_step(model, capacity, dtype, path)
+        step = build_step(model, capacity, dtype, path, small.encodings())
         hints = placement_hints(step, model, small)
         built = time.perf_counter()
         passes: dict[str, float] = {}

@@ -31,6 +31,11 @@ class Op(ABC):
     def name(self) -> str:
         return type(self).__name__
 
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """The operands, slabs all, that it writes in place."""
+        return ()
+
     @abstractmethod
     def infer(self, *inputs: Node) -> Value:
         """Shape and dtype of the result; raises ShapeMismatch or DTypeMismatch."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ostinato.device.topology import TopologySnapshot
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.location import Location
 from ostinato.ir.op import Op
@@ -21,7 +23,8 @@ class Draft:
 
     Node ids are those of the source graph, so roots and Consts keep their identity; new nodes get ids
     after its last. `nodes` holds what is live: what the roots or an in-place write need. `order` are pairs
-    that must run one before the other although no value passes between them.
+    that must run one before the other although no value passes between them. `sources` are the weights'
+    encodings before the layout pass.
     """
 
     graph_id: int
@@ -32,6 +35,7 @@ class Draft:
     dead_data: tuple[NodeId, ...]
     placement: dict[NodeId, Location] = field(default_factory=dict)
     order: list[tuple[NodeId, NodeId]] = field(default_factory=list)
+    sources: dict[NodeId, Encoding] = field(default_factory=dict)
     _next: int = 0
 
     @classmethod
@@ -39,7 +43,7 @@ class Draft:
         cls, graph: Graph, roots: Sequence[NodeId], topology: TopologySnapshot, bounds: Mapping[SymId, int]
     ) -> Draft:
         writes = [node.id for node in graph if isinstance(node.op, SlabWrite)]
-        live = _reachable(graph, [*roots, *writes])
+        live = reachable(graph, [*roots, *writes])
         dead = tuple(
             node.id
             for node in graph
@@ -56,6 +60,12 @@ class Draft:
         self.nodes[node] = Node(node, op, tuple(inputs), value.shape, value.dtype)
         return node
 
+    def replace(self, node: NodeId, op: Op, inputs: Sequence[NodeId]) -> None:
+        """Another op over other inputs, yielding the same shape and dtype under the same id."""
+        old = self.nodes[node]
+        assert op.infer(*(self.nodes[i] for i in inputs)) == (old.shape, old.dtype), "readers saw another"
+        self.nodes[node] = Node(node, op, tuple(inputs), old.shape, old.dtype)
+
     def rewire(self, node: NodeId, inputs: Sequence[NodeId]) -> None:
         """The same op over other inputs."""
         old = self.nodes[node]
@@ -65,6 +75,28 @@ class Draft:
         """Another op over the same inputs, yielding the same shape and dtype."""
         old = self.nodes[node]
         self.nodes[node] = Node(old.id, op, old.inputs, old.shape, old.dtype)
+
+    def remove(self, nodes: Iterable[NodeId]) -> None:
+        """Nodes that another now stands for; nothing reads them any more."""
+        for node in nodes:
+            del self.nodes[node]
+            del self.placement[node]
+
+    def sweep(self) -> None:
+        """Let go of what neither a root nor an in-place write needs any more."""
+        writes = [node.id for node in self.nodes.values() if node.op.writes]
+        live = reachable(self.nodes, [*self.roots, *writes])
+        self.nodes = {i: node for i, node in self.nodes.items() if i in live}
+        self.placement = {i: place for i, place in self.placement.items() if i in live}
+        self.sources = {i: encoding for i, encoding in self.sources.items() if i in live}
+
+    def readers(self) -> Mapping[NodeId, list[NodeId]]:
+        """Who reads each value: a node stands there as often as it reads it."""
+        readers: dict[NodeId, list[NodeId]] = defaultdict(list)
+        for node in self.nodes.values():
+            for i in node.inputs:
+                readers[i].append(node.id)
+        return readers
 
     def consts(self) -> Iterable[tuple[Node, Const]]:
         """The live Consts."""
@@ -92,12 +124,13 @@ class Draft:
         return order
 
 
-def _reachable(graph: Graph, roots: Iterable[NodeId]) -> set[NodeId]:
+def reachable(nodes: Graph | Mapping[NodeId, Node], roots: Iterable[NodeId]) -> set[NodeId]:
+    """The roots and whatever they are made from."""
     seen: set[NodeId] = set()
     stack = list(roots)
     while stack:
         node = stack.pop()
         if node not in seen:
             seen.add(node)
-            stack.extend(graph[node].inputs)
+            stack.extend(nodes[node].inputs)
     return seen

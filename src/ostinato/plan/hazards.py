@@ -12,7 +12,7 @@ from ostinato.ir.ops.movement import Clone, Copy
 from ostinato.ir.ops.slab import SlabWrite
 from ostinato.ir.shape import NodeId
 from ostinato.plan.draft import Draft
-from ostinato.plan.placement import check_kernel
+from ostinato.plan.placement import insert
 
 
 def keep_old_states(draft: Draft) -> None:
@@ -104,10 +104,7 @@ class _Hazard:
             self.flow.readers[view].remove(reader)
 
     def _clone(self, view: NodeId) -> NodeId:
-        location = self.draft.placement[view]
-        clone = self.draft.add(Clone(), [view])
-        self.draft.placement[clone] = location
-        check_kernel(self.draft, self.draft.nodes[clone], self.draft.topology[location], location)
+        clone = insert(self.draft, Clone(), [view], self.draft.placement[view])
         self.flow.readers[view].append(clone)
         run_before(self.draft, self.flow, clone, self.write)
         return clone

@@ -11,7 +11,8 @@ from ostinato.plan.draft import Draft
 
 
 def choose_layouts(draft: Draft) -> None:
-    """Give every weight Const its PackRecipe and the encoding of the packed form.
+    """Give every weight Const its PackRecipe (a joined one has its names and row order already) and the
+    encoding of the packed form.
 
     Two Consts of the same weight on one device get the same recipe and so share one copy. Raises NoKernel
     for an encoding that the device has no layout for.
@@ -19,10 +20,11 @@ def choose_layouts(draft: Draft) -> None:
     for node, const in draft.consts():
         if const.role is ConstRole.WEIGHT:
             location = draft.placement[node.id]
-            layout = draft.topology[location].weight_layouts.get(const.encoding)
+            layout = draft.topology[location].layout(const.encoding, len(const.shape))
             if layout is None:
                 raise NoKernel(
                     f"the weight {const.label!r}", str(const.dtype), str(const.encoding), str(location)
                 )
-            recipe = PackRecipe((const.label,), layout.name)
+            recipe = replace(const.recipe or PackRecipe((const.label,), ""), layout=layout.name)
+            draft.sources[node.id] = const.encoding
             draft.replace_op(node.id, replace(const, encoding=layout.stored, recipe=recipe))

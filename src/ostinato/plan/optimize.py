@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from ostinato.device.topology import TopologySnapshot
 from ostinato.ir.graph import Graph
@@ -12,10 +11,14 @@ from ostinato.ir.shape import NodeId
 from ostinato.ir.symbols import SymId
 from ostinato.plan.draft import Draft
 from ostinato.plan.hazards import keep_old_states
+from ostinato.plan.joins import join_products
 from ostinato.plan.layout import choose_layouts
+from ostinato.plan.memory import plan_memory
+from ostinato.plan.numerics import insert_quantization
 from ostinato.plan.optimized import OptimizedGraph
 from ostinato.plan.placement import place
 from ostinato.plan.prepare import prepare
+from ostinato.plan.regions import form_regions
 from ostinato.plan.residency import make_resident
 from ostinato.plan.schedule import aliases, schedule
 
@@ -39,17 +42,9 @@ def optimize(
     place(draft, default, hints or {})
     make_resident(draft)
     keep_old_states(draft)
+    insert_quantization(draft)
+    join_products(draft)
     choose_layouts(draft)
-    steps = schedule(draft)
-    return OptimizedGraph(
-        graph_id=draft.graph_id,
-        generation=topology.generation,
-        nodes=MappingProxyType(draft.nodes),
-        placement=MappingProxyType(draft.placement),
-        roots=draft.roots,
-        consts=tuple(node.id for node, _ in draft.consts()),
-        dead_data=draft.dead_data,
-        aliases=MappingProxyType(aliases(draft)),
-        bounds=MappingProxyType(dict(bounds)),
-        steps=steps,
-    )
+    form_regions(draft)
+    steps = plan_memory(draft, schedule(draft))
+    return OptimizedGraph.of(draft, steps, aliases(draft))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ostinato.device.traits import Traits
 from ostinato.errors.device import NoKernel
 from ostinato.ir.encoding import plain
 from ostinato.ir.graph import Node
 from ostinato.ir.location import HOST, Location
+from ostinato.ir.op import Op
 from ostinato.ir.ops.const import Const, ConstRole
 from ostinato.ir.ops.movement import Copy
+from ostinato.ir.ops.region import Region
 from ostinato.ir.ops.slab import SlabWrite
 from ostinato.ir.shape import NodeId
 from ostinato.plan.draft import Draft
@@ -55,19 +57,29 @@ def _reader_location(draft: Draft, node: Node, default: Location) -> Location:
     return default if location == HOST else location
 
 
+def insert(draft: Draft, op: Op, inputs: Sequence[NodeId], location: Location) -> NodeId:
+    """A new node that a pass wants at `location`; raises NoKernel."""
+    node = draft.add(op, inputs)
+    draft.placement[node] = location
+    check_kernel(draft, draft.nodes[node], draft.topology[location], location)
+    return node
+
+
 def check_kernel(draft: Draft, node: Node, traits: Traits, location: Location) -> None:
     """Raises NoKernel unless `location` has the op for this dtype and the weights' and slabs' encodings."""
     if isinstance(node.op, Const | Copy):
         return
+    known = type(node.op) in traits.ops or (isinstance(node.op, Region) and node.op.pattern in traits.regions)
     operands = (draft.nodes[i].op for i in node.inputs)
     heavy = [op for op in operands if isinstance(op, Const) and op.role is not ConstRole.DATA]
     unreadable = [const.encoding for const in heavy if not _readable(const, traits)]
-    if unreadable or type(node.op) not in traits.ops or node.dtype not in traits.dtypes:
+    if unreadable or not known or node.dtype not in traits.dtypes:
         encoding = (unreadable or [const.encoding for const in heavy] or [plain(node.dtype)])[0]
         raise NoKernel(node.op.name, str(node.dtype), str(encoding), str(location))
 
 
 def _readable(const: Const, traits: Traits) -> bool:
     if const.role is ConstRole.SLAB:
-        return const.dtype in traits.kv_dtypes
-    return const.encoding in traits.weight_layouts
+        layout = traits.kv_layouts.get(const.dtype)
+        return layout is not None and const.encoding in (layout.k, layout.v)
+    return traits.layout(const.encoding, len(const.shape)) is not None

@@ -8,11 +8,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ostinato.device.contract import HostArray, array_of
+from ostinato.device.contract import HostArray, array_of, slab_encoding
 from ostinato.device.encoded import EncodedTensor
+from ostinato.device.packing import check_recipe
 from ostinato.device.segment import Segment
 from ostinato.device.storage import Part, Storage
-from ostinato.device.traits import Traits, WeightLayout, WritePath
+from ostinato.device.traits import SlabLayout, Traits, WeightLayout, WritePath
 from ostinato.devices.reference.kernels import KERNELS
 from ostinato.devices.reference.program import ReferenceProgram, Threads
 from ostinato.errors.device import DeviceMismatch, NoKernel, OutOfDeviceMemory
@@ -28,6 +29,8 @@ from ostinato.ir.recipe import PackRecipe
 
 DENSE = WeightLayout("dense", enc.F32)
 """Row-major float32, decoded once."""
+LAYOUTS = MappingProxyType(dict.fromkeys(CODECS, DENSE))
+KV_DTYPES = (DType.F32, DType.F16)
 
 _OPS: frozenset[type[Op]] = frozenset([*KERNELS, *COMPOSITES])
 
@@ -51,8 +54,9 @@ class ReferenceDevice:
         self.traits = Traits(
             ops=_OPS,
             dtypes=frozenset(DType),
-            weight_layouts=MappingProxyType(dict.fromkeys(CODECS, DENSE)),
-            kv_dtypes=(DType.F32, DType.F16),
+            weight_layouts=LAYOUTS,
+            vector_layouts=LAYOUTS,
+            kv_layouts=MappingProxyType({d: SlabLayout(enc.plain(d), enc.plain(d)) for d in KV_DTYPES}),
             write_path=write_path,
             dynamic_rows=True,
             bit_contract=False,  # BLAS sums in an order that depends on the shape
@@ -62,6 +66,9 @@ class ReferenceDevice:
     def allocate(self, elements: int, dtype: DType, encoding: Encoding) -> Storage:
         # calloc: the pages of a slab are mapped when they are first written
         return self._storage(self._room(np.zeros, elements, dtype), dtype, encoding)
+
+    def allocate_slab(self, shape: tuple[int, int, int, int], dtype: DType, role: str) -> Storage:
+        return self.allocate(prod(shape), dtype, slab_encoding(self, dtype, role))
 
     def upload(self, array: HostArray, dtype: DType) -> Storage:
         storage = self._storage(self._room(np.empty, array.size, dtype), dtype, enc.plain(dtype))
@@ -86,7 +93,7 @@ class ReferenceDevice:
         np.copyto(target.parts[0].data, source.parts[0].data)
 
     def pack(self, recipe: PackRecipe, tensors: Sequence[EncodedTensor]) -> Storage:
-        """Decode to float32, one tensor's rows after another's."""
+        """Decode to float32, rows in the recipe's order."""
         check_recipe(recipe, tensors, self.location)
         packed = self._room(np.empty, sum(prod(tensor.shape) for tensor in tensors), DType.F32)
         at = 0
@@ -99,6 +106,9 @@ class ReferenceDevice:
             rows = tensor.rows()
             CODECS[tensor.encoding].decode(rows, out=packed[at : at + size].reshape(rows.shape[0], -1))
             at += size
+        if recipe.permutation is not None:
+            order = recipe.row_order([tensor.shape[0] for tensor in tensors])
+            packed = packed.reshape(len(order), -1)[order].reshape(-1)
         return self._storage(packed, DType.F32, DENSE.stored)
 
     def compile(self, segment: Segment) -> ReferenceProgram:
@@ -120,13 +130,3 @@ class ReferenceDevice:
     def _check(self, storage: Storage) -> None:
         if storage.location != self.location:
             raise DeviceMismatch("the storage", str(self.location), str(storage.location))
-
-
-def check_recipe(recipe: PackRecipe, tensors: Sequence[EncodedTensor], location: Location) -> None:
-    """Raises BindingMismatch unless `tensors` are those that the recipe names, NoKernel for a permutation:
-    none is known here, and packing in another order would be another weight."""
-    names = tuple(tensor.name for tensor in tensors)
-    if names != recipe.names:
-        raise BindingMismatch(str(recipe), "tensors", " + ".join(recipe.names), " + ".join(names))
-    if recipe.permutation is not None:
-        raise NoKernel(f"the row order {recipe.permutation!r}", str(DType.F32), recipe.layout, str(location))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ostinato.errors.device import IndexOutOfRange
 from ostinato.ir.op import Primitive
-from ostinato.ir.ops import const, elementwise, movement, product, reduce, slab
+from ostinato.ir.ops import const, elementwise, movement, product, quantize, reduce, slab
 from ostinato.ir.shape import Length, Operand, resolve
 from ostinato.ir.symbols import SymEnv
 
@@ -85,6 +85,16 @@ def _any_lane(lanes: Array, hits: Array) -> Array:
     return hit
 
 
+def quantized(block: int, x: Array) -> Array:
+    """`QuantizeRows`."""
+    blocks = x.reshape(*x.shape[:-1], -1, block)
+    amax = np.abs(blocks).max(-1, keepdims=True)
+    inverse = np.divide(np.float32(127), amax, out=np.zeros_like(amax), where=amax > 0)
+    integers = np.rint(blocks * inverse) + np.float32(0)  # an integer has no -0
+    result: Array = amax * np.float32(1 / 127) * integers
+    return result.reshape(x.shape)
+
+
 KERNELS: dict[type[Primitive], Kernel] = {
     const.Scalar: lambda op, env: np.asarray(op.value, op.dtype.numpy),
     const.SymbolValue: lambda op, env: np.asarray(env.resolve(op.symbol), np.int64),
@@ -115,6 +125,7 @@ KERNELS: dict[type[Primitive], Kernel] = {
     movement.Clone: lambda op, env, x: x.copy(),
     product.MatMul: lambda op, env, a, b: np.matmul(a, b),
     product.SelectedMatMul: lambda op, env, lanes, a, b: selected_product(lanes, a, b),
+    quantize.QuantizeRows: lambda op, env, x: quantized(op.block, x),
     slab.WriteSlice: lambda op, env, s, rows: _write(
         op, s, rows, env.resolve(op.start), env.resolve(op.count)
     ),

@@ -30,7 +30,8 @@ def template(op: Composite, operands: tuple[tuple[Shape, DType], ...]) -> Templa
     """
     scratch = Graph()
     inputs = [
-        scratch.const(str(i), ConstRole.DATA, shape, dtype) for i, (shape, dtype) in enumerate(operands)
+        scratch.const(str(i), ConstRole.SLAB if i in op.writes else ConstRole.DATA, shape, dtype)
+        for i, (shape, dtype) in enumerate(operands)
     ]
     result = op.decompose(*inputs)
     steps: list[tuple[Primitive, tuple[int, ...]]] = []

@@ -160,9 +160,9 @@ class ReferenceBound:
             np.copyto(_view(slot, target, env), registers[self._tape.outputs[slot.node]])
 
     def freeze(self, varying: Sequence[NodeId], env: SymEnv) -> ReferenceCapture | CaptureRefusal:
-        for node in self._segment.nodes:
-            if isinstance(node.op, WriteSlice) and not isinstance(node.op.start, int):
-                return CaptureRefusal(f"%{node.id} writes at a position that rides in the symbols")
+        for step in self._tape.instructions:
+            if isinstance(step.op, WriteSlice) and not isinstance(step.op.start, int):
+                return CaptureRefusal(f"{step.op.name} writes at a position that rides in the symbols")
         known = {
             slot.node: (slot, array) for slot, array in zip(self._segment.inputs, self._inputs, strict=True)
         }

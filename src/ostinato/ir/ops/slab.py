@@ -32,6 +32,10 @@ def require_length(op: Op, length: Length, inputs: tuple[Node, ...]) -> None:
 class SlabWrite(Primitive):
     """What both writes share: operands slab and rows `[rows, kv_heads, head_dim]`, result the slab."""
 
+    @property
+    def writes(self) -> tuple[int, ...]:
+        return (0,)
+
     def _slab_after_write(self, inputs: tuple[Node, ...]) -> Value:
         slab, rows = inputs[:2]
         held = isinstance(slab.op, SlabWrite) or (
