@@ -11,8 +11,8 @@ from ostinato.devices.cpu.emit.types import I32
 _LOG2_E = 1.4426950408889634
 _SQRT_2_OVER_PI = 0.7978845608028654
 
-# (2^r - 1) / r on |r| <= 1/2, lowest power first: minimax in the relative error of 2^r (3e-9), each rounded to
-# float32 before the next ones were fitted.
+# (2^r - 1) / r on |r| <= 1/2, lowest power first: minimax in the relative error of 2^r (3e-9), each rounded
+# to float32 before the next ones were fitted.
 _POWERS = (
     0.6931471824645996,
     0.24022647738456726,
@@ -22,8 +22,8 @@ _POWERS = (
     0.00015327864093706012,
 )
 
-# Adding it rounds to an integer n, half to even, and leaves n + 254 in the low nine bits: twice the bias of an
-# exponent, for the two factors that the core makes of 2^n.
+# Adding it rounds to an integer n, half to even, and leaves n + 254 in the low nine bits: twice the bias of
+# an exponent, for the two factors that the core makes of 2^n.
 _ROUND = 1.5 * 2.0**23 + 254.0
 
 # tanh(x)/x - 1 over x² for |x| <= 0.625, highest power first (Moshier's Cephes library, tanhf.c).

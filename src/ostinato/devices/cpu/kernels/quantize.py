@@ -1,0 +1,91 @@
+"""Blocks of 32 floats to int8 with a scale: the rule of `ir.ops.quantize.QuantizeRows(block=32)`.
+
+Four blocks go side by side: each reduction then ends in one vector, with a block's result in each quarter,
+and all that follows is done once for the four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ostinato.devices.cpu.emit.builder import Function, Value
+from ostinato.devices.cpu.emit.types import F32V, I8, I32V, LANES
+
+BLOCK = 32
+META_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Up to four quantised blocks. `q`: two int32 vectors for each; `d`: a block's scale in each quarter."""
+
+    f: Function
+    q: Sequence[Value]
+    d: Value
+
+    def store(self, q: Value, meta: Value) -> None:
+        """The int8 values one after another at `q`, the records (see `rows`) at `meta`."""
+        f = self.f
+        for i, value in enumerate(self.q):
+            f.store(value.cast("trunc", I8), q, LANES * i)
+        count = len(self.q) // 2
+        sums = _quarters(f, self.q, lambda a, b: a + b)
+        floats = f.shuffle(self.d, _interleaved(0, 17), self.d * sums.cast("sitofp", F32V))
+        shifts = f.vector(I32V, [0, 0, 3, 7] * 4)
+        records = f.shuffle(floats.cast("bitcast", I32V), _interleaved(0, 1, 18, 19), (0 - sums) << shifts)
+        f.store_part(records, meta, 0, 4 * count)
+
+    def values(self) -> list[Value]:
+        """d·q."""
+        # By way of int8: where d is infinite or NaN, so is then every product with it, as in a quantised row.
+        small = [value.cast("trunc", I8).cast("sext", I32V.scalar) for value in self.q]
+        return [
+            value.cast("sitofp", F32V) * self.f.shuffle(self.d, [4 * (i // 2)] * LANES)
+            for i, value in enumerate(small)
+        ]
+
+
+def quantize_blocks(f: Function, values: Sequence[Value]) -> Blocks:
+    """Quantise up to four blocks, two vectors each: d = amax · (1/127), q = x · (127/amax) to the nearest,
+    half to even.
+
+    Where 127/amax isn't finite (amax is 0, below 2^-121, or NaN) q is 0. A block with a NaN has scale NaN.
+    """
+    # The bits of a float without its sign order like the float, with NaN above infinity.
+    sizes = [value.cast("bitcast", I32V) & 0x7FFFFFFF for value in values]
+    amax = _quarters(f, sizes, lambda a, b: a.max(b)).cast("bitcast", F32V)
+    inverse = 127.0 / amax
+    inverse = inverse.lt(float("inf")).select(inverse, 0.0)
+    q = [
+        f.intrinsic(
+            "lrint", value * f.shuffle(inverse, [4 * (i // 2)] * LANES), returns=I32V, suffix="v16i32.v16f32"
+        )
+        for i, value in enumerate(values)
+    ]
+    return Blocks(f, q, amax * (1.0 / 127.0))
+
+
+def _quarters(f: Function, values: Sequence[Value], join: Callable[[Value, Value], Value]) -> Value:
+    """Blocks of two vectors each reduced to one value, that of block b in all lanes of quarter b."""
+    blocks = [join(values[i], values[i + 1]) for i in range(0, len(values), 2)]
+    blocks += [f.zero(blocks[0].type)] * (4 - len(blocks))
+    pairs = [_folded(f, blocks[i], blocks[i + 1], 8, join) for i in (0, 2)]
+    result = _folded(f, pairs[0], pairs[1], 4, join)
+    for distance in (2, 1):
+        result = join(result, f.shuffle(result, [lane ^ distance for lane in range(LANES)]))
+    return result
+
+
+def _folded(f: Function, a: Value, b: Value, half: int, join: Callable[[Value, Value], Value]) -> Value:
+    """The lower and the upper half of each group of 2·half lanes joined, those of `a` before those of `b`."""
+    lanes = range(2 * LANES)
+    lower = f.shuffle(a, [lane for lane in lanes if lane // half % 2 == 0], b)
+    upper = f.shuffle(a, [lane for lane in lanes if lane // half % 2 == 1], b)
+    return join(lower, upper)
+
+
+def _interleaved(*firsts: int) -> list[int]:
+    """These lanes, and again that many further on, until a vector is full."""
+    step = len(firsts)
+    return [first + turn for turn in range(0, LANES, step) for first in firsts]

@@ -1,0 +1,226 @@
+"""Rows normalised and quantised, against float64 and against the rule in numpy float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from devices.cpu.running import HOST_ISAS, Kernels, aligned, at_page_end
+from ostinato.devices.cpu.isa import Isa
+from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec, padded, row_bytes
+from ostinato.devices.reference.kernels import quantized
+
+SIZES = [1, 7, 16, 20, 33, 40, 64, 96, 128, 160, 200, 576, 2048]
+SPECS = [
+    RowSpec(k, norm, eps=1e-5, quantize=quantize)
+    for k in SIZES
+    for norm in (None, "rms", "layer")
+    for quantize in (False, True)
+]
+CANARY = 0xA5
+
+
+@pytest.fixture(scope="module", params=HOST_ISAS, ids=lambda isa: isa.name)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    isa: Isa = request.param
+    plain = [PrepareRows(spec, x_stride=spec.k + 3) for spec in SPECS]
+    values = [
+        PrepareRows(spec, x_stride=spec.k, dequantized=True)
+        for spec in SPECS
+        if spec.quantize and spec.norm is None
+    ]
+    return Kernels(isa, plain + values)
+
+
+def prepared(kernels: Kernels, spec: RowSpec, x: np.ndarray, *norm: np.ndarray) -> np.ndarray:
+    """The bytes of all rows, `[rows, row_bytes]`; x is laid before a guarded page."""
+    rows = len(x)
+    spaced = np.full((rows, spec.k + 3), np.nan, np.float32)
+    spaced[:, : spec.k] = x
+    guarded = at_page_end(spaced.reshape(-1)[: rows * (spec.k + 3) - 3])
+    out = aligned(rows * row_bytes(spec) + 64, np.uint8)
+    out[:] = CANARY
+    kernel = PrepareRows(spec, x_stride=spec.k + 3)
+    kernels.run(kernel, [guarded, *(at_page_end(vector) for vector in norm), out], 0, rows)
+    assert (out[rows * row_bytes(spec) :] == CANARY).all(), "wrote past the last row"
+    return out[: rows * row_bytes(spec)].reshape(rows, -1)
+
+
+def operands(spec: RowSpec, seed: int = 0, rows: int = 5) -> tuple[np.ndarray, list[np.ndarray]]:
+    random = np.random.default_rng(seed)
+    x = random.normal(0.3, 2, (rows, spec.k)).astype(np.float32)
+    norm = [random.normal(1, 0.3, spec.k).astype(np.float32) for _ in spec.norm_params]
+    return x, norm
+
+
+def normalised(spec: RowSpec, x: np.ndarray, norm: list[np.ndarray]) -> np.ndarray:
+    """In float64."""
+    x = x.astype(np.float64)
+    if spec.norm == "rms":
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + spec.eps) * norm[0]
+    if spec.norm == "layer":
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + spec.eps) * norm[0] + norm[1]
+    return x
+
+
+def quantized_rows(values: np.ndarray) -> np.ndarray:
+    """The bytes of quantised rows, by the rule, from float32 `[rows, k]`."""
+    rows, k = values.shape
+    blocks = np.zeros((rows, padded(k) // 32, 32), np.float32)
+    blocks.reshape(rows, -1)[:, :k] = values
+    amax = np.abs(blocks).max(-1)
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(127) / amax
+    inverse = np.where(np.isfinite(inverse), inverse, np.float32(0))
+    d = amax * np.float32(1 / 127)
+    q = np.rint(blocks * inverse[..., None]).astype(np.int8)
+    sums = q.astype(np.int32).sum(-1)
+    records = np.stack(
+        [d.view(np.int32), (d * sums.astype(np.float32)).view(np.int32), -8 * sums, -128 * sums], -1
+    )
+    parts = [q.reshape(rows, -1).view(np.uint8), records.astype(np.int32).reshape(rows, -1).view(np.uint8)]
+    return np.concatenate(parts, -1)
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if not s.quantize], ids=repr)
+def test_float_rows(kernels: Kernels, spec: RowSpec) -> None:
+    x, norm = operands(spec)
+    got = prepared(kernels, spec, x, *norm).view(np.float32)
+    if spec.norm is None:
+        np.testing.assert_array_equal(got, x)
+        return
+    want = normalised(spec, x, norm)
+    scale = np.abs(want) if spec.norm == "rms" else np.abs(want).max()  # a bias may cancel what is centred
+    assert (np.abs(got - want) <= 1e-6 * scale).all()
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if s.quantize], ids=repr)
+def test_quantised_rows_follow_the_rule_bit_for_bit(kernels: Kernels, spec: RowSpec) -> None:
+    x, norm = operands(spec)
+    floats = prepared(kernels, RowSpec(spec.k, spec.norm, spec.eps), x, *norm).view(np.float32)
+    np.testing.assert_array_equal(prepared(kernels, spec, x, *norm), quantized_rows(floats))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_a_row_has_the_same_bits_alone_and_among_others(kernels: Kernels, spec: RowSpec) -> None:
+    x, norm = operands(spec, seed=1)
+    together = prepared(kernels, spec, x, *norm)
+    for i in range(len(x)):
+        np.testing.assert_array_equal(prepared(kernels, spec, x[i : i + 1], *norm)[0], together[i])
+
+
+def extreme_blocks() -> np.ndarray:
+    """Blocks of 32: ties, constants, zeros, a lone largest element, subnormals, the ends of the range."""
+    random = np.random.default_rng(2)
+    ties = random.integers(-253, 254, 32) / 2.0
+    ties[5] = 127.0
+    edge = 127.0 / np.float32(3.4e38) * 1.001  # its inverse is just finite
+    blocks = [
+        ties,
+        -ties,
+        ties * 2.0**-100,
+        np.full(32, 0.1),
+        np.full(32, -7.0),
+        np.zeros(32),
+        np.full(32, -0.0),
+        np.eye(32)[3] * 5e-7,
+        random.normal(size=32) * 1e-38,
+        np.eye(32)[31] * 1e-45,
+        random.normal(size=32) * 1e37,
+        np.linspace(-1, 1, 32) * 3.4e38,
+        np.linspace(-1, 1, 32) * edge,
+        np.linspace(-1, 1, 32) * edge * 0.9,
+        *random.normal(size=(5, 32)) * 10.0 ** random.integers(-30, 30, (5, 1)),
+    ]
+    return np.stack(blocks).astype(np.float32)
+
+
+def test_extreme_blocks(kernels: Kernels) -> None:
+    spec = RowSpec(64, eps=1e-5, quantize=True)
+    blocks = extreme_blocks()
+    x = np.concatenate([blocks, blocks[::-1]], -1)
+    np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x))
+
+
+def test_many_random_blocks(kernels: Kernels) -> None:
+    spec = RowSpec(576, eps=1e-5, quantize=True)
+    random = np.random.default_rng(3)
+    x = (random.standard_t(3, (300, 576)) * np.exp2(random.integers(-40, 40, (300, 1)))).astype(np.float32)
+    np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_block_and_shows(kernels: Kernels, bad: float) -> None:
+    spec = RowSpec(160, eps=1e-5, quantize=True)
+    x, _ = operands(spec)
+    clean = prepared(kernels, spec, x)
+    x[:, 40] = bad
+    got = prepared(kernels, spec, x)
+    k = padded(160)
+    records, before = (row[:, k:].copy().view(np.float32).reshape(-1, k // 32, 4) for row in (got, clean))
+    assert (~np.isfinite(records[:, 1, :2])).all()
+    others = [0, 2, 3, 4, 5]
+    np.testing.assert_array_equal(records[:, others], before[:, others])
+    np.testing.assert_array_equal(got[:, 64:k], clean[:, 64:k])
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(got[:, 32:64].view(np.int8) * records[:, 1, :1]).all()
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+@pytest.mark.parametrize("quantize", [False, True])
+def test_a_nan_anywhere_makes_the_normalised_row_nan(kernels: Kernels, norm: str, quantize: bool) -> None:
+    spec = RowSpec(200, norm, 1e-5, quantize)  # type: ignore[arg-type]
+    x, vectors = operands(spec)
+    x[2, 199] = np.nan
+    got = prepared(kernels, spec, x, *vectors)
+    if quantize:
+        records = got[:, 256:].copy().view(np.float32).reshape(5, 8, 4)
+        assert np.isnan(records[2, :7, :2]).all()
+        assert np.isfinite(records[[0, 1, 3, 4], :, :2]).all()
+    else:
+        assert np.isnan(got.view(np.float32)).all(-1).tolist() == [False, False, True, False, False]
+
+
+def dequantised(kernels: Kernels, x: np.ndarray) -> np.ndarray:
+    rows, k = x.shape
+    spec = RowSpec(k, eps=1e-5, quantize=True)
+    out = aligned(x.size + 16)
+    out[:] = 7
+    kernels.run(PrepareRows(spec, x_stride=k, dequantized=True), [at_page_end(x), out], 0, rows)
+    assert (out[x.size :] == 7).all()
+    return out[: x.size].reshape(x.shape)
+
+
+@pytest.mark.parametrize("k", [64, 96, 576])
+def test_dequantised_rows_are_those_of_the_reference_device(kernels: Kernels, k: int) -> None:
+    x = np.random.default_rng(4).normal(size=(7, k)).astype(np.float32)
+    np.testing.assert_array_equal(dequantised(kernels, x), quantized(32, x))
+
+
+def test_dequantised_extreme_blocks(kernels: Kernels) -> None:
+    blocks = extreme_blocks()
+    x = np.concatenate([blocks, blocks[::-1]], -1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = quantized(32, x)
+    want[~np.isfinite(want)] = 0  # the inverse of the scale is infinite
+    np.testing.assert_array_equal(dequantised(kernels, x).view(np.uint32), want.view(np.uint32))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_dequantised_blocks_that_are_not_finite(kernels: Kernels, bad: float) -> None:
+    x = np.ones((2, 96), np.float32)
+    x[1, 33] = bad
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(dequantised(kernels, x), quantized(32, x))
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_zeros_and_subnormals_are_normalised(kernels: Kernels, norm: str) -> None:
+    spec = RowSpec(40, norm, 1e-5)  # type: ignore[arg-type]
+    _, vectors = operands(spec)
+    x = np.zeros((2, 40), np.float32)
+    x[1] = 1e-40
+    got = prepared(kernels, spec, x, *vectors).view(np.float32)
+    want = normalised(spec, x, vectors)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-43)
