@@ -16,6 +16,8 @@ from ostinato.errors.cpu import (
     NativeCompilerMissing,
     NativeFunctionMissing,
     NativeSymbolMissing,
+    PoolAfterFork,
+    PoolClosed,
 )
 from ostinato.errors.decode import (
     CacheMismatch,
@@ -191,6 +193,8 @@ __all__ = [
     "OutsideCache",
     "PickleRefused",
     "PickledWeights",
+    "PoolAfterFork",
+    "PoolClosed",
     "PromptTooLong",
     "RowOutOfRange",
     "ShapeMismatch",

@@ -89,3 +89,27 @@ class NativeFunctionMissing(OstinatoError, LookupError):
 
     def message(self) -> str:
         return f"the native module defines no function {self.name!r}"
+
+
+@dataclass(eq=False)
+class PoolAfterFork(OstinatoError, RuntimeError):
+    """A child process ran what its parent had made: the parent's threads aren't there."""
+
+    def message(self) -> str:
+        return "this process is a fork of the one that loaded the model, whose worker threads it doesn't have"
+
+    @property
+    def remedy(self) -> str:
+        return "Load the model after the fork, or start processes with multiprocessing's 'spawn'."
+
+
+@dataclass(eq=False)
+class PoolClosed(OstinatoError, RuntimeError):
+    """A run was asked for after the worker threads had stopped, as they do when the interpreter exits."""
+
+    def message(self) -> str:
+        return "the worker threads have stopped"
+
+    @property
+    def remedy(self) -> str:
+        return "Run nothing while the interpreter exits."

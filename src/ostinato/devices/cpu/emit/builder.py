@@ -185,6 +185,9 @@ class Carried:
     def __getattr__(self, name: str) -> Any:  # for readers of types: attributes are the loop's own
         raise AttributeError(name)
 
+    def __setattr__(self, name: str, value: Value) -> None:
+        self.__dict__[name] = value
+
     def __getitem__(self, name: str) -> Value:
         value: Value = self.__dict__[name]
         return value
@@ -445,8 +448,8 @@ class Function:
     def until(self, done: Callable[[Carried], Value], **carried: Value) -> Iterator[Carried]:
         """A loop that tests before each turn, `for s in f.until(lambda s: s.n.ge(9), n=zero): s.n = s.n + 1`.
 
-        It ends when the i1 `done(s)` holds. As in `range`, assign every carried value's next state to `s`; after
-        the loop `s` has the last ones.
+        It ends when the i1 `done(s)` holds. As in `range`, assign every carried value's next state to `s`;
+        after the loop `s` has the last ones.
         """
         head, body, after, before = self.label(), self.label(), self.label(), self._block
         self.raw(f"br label %{head}")
