@@ -77,7 +77,17 @@ def test_importing_is_light() -> None:
     code = "import sys, json; import ostinato; print(json.dumps(sorted(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = set(json.loads(out))
-    heavy = {"numpy", "tokenizers", "jinja2", "click", "tqdm", "filelock", "platformdirs", "threadpoolctl"}
+    heavy = {
+        "numpy",
+        "tokenizers",
+        "jinja2",
+        "click",
+        "tqdm",
+        "filelock",
+        "platformdirs",
+        "threadpoolctl",
+        "llvmlite",
+    }
     assert not loaded & heavy
     assert {name for name in loaded if name.startswith("ostinato")} == {"ostinato"}
 

@@ -94,6 +94,18 @@ class CodeCache:
         except OSError as error:
             _warn(str(self.folder), error.strerror or str(error))
 
+    def doubt(self) -> str:
+        """Why the folder is there and yet not used; empty when it is used, or would be."""
+        try:
+            info = None if self.folder is None else os.stat(self.folder)
+        except FileNotFoundError:
+            info = None
+        except OSError as error:
+            return error.strerror or str(error)
+        if info is None:
+            return ""
+        return distrust(info) if stat.S_ISDIR(info.st_mode) else "it is no folder"
+
     def entries(self) -> list[Entry]:
         """What is kept, least recently used first. Raises nothing: no folder is no entries."""
         found: list[Entry] = []

@@ -6,8 +6,10 @@ object depends on the IR and the instruction set alone, so `code_cache` keeps it
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,15 +27,17 @@ class NativeModule:
     key: str
     nbytes: int
     cached: bool
+    functions: frozenset[str]
     _engine: Any = field(repr=False)
 
     def address(self, name: str) -> int:
         """The address of the function `name`. Raises NativeFunctionMissing."""
-        address = self._engine.get_function_address(name)
-        if not address:
+        if name not in self.functions:  # LLVM may end the process over a name that isn't there
             raise NativeFunctionMissing(name)
-        return int(address)
+        return int(self._engine.get_function_address(name))
 
+
+_GLOBAL_FUNCTION = 1 << 4 | 2  # STB_GLOBAL, STT_FUNC
 
 # Both for the life of the process: a thread may be asleep inside a function when its last user lets go.
 _loaded: dict[str, NativeModule] = {}
@@ -53,7 +57,7 @@ def compile_module(ir: str, isa: Isa, cache: CodeCache | None) -> NativeModule:
         if module is None:
             kept = cache.get(key) if cache is not None else None
             data = kept if kept is not None else _emit(ir, isa)
-            module = NativeModule(key, len(data), kept is not None, _link(data, isa))
+            module = NativeModule(key, len(data), kept is not None, *_link(data, isa))
             if kept is None and cache is not None:
                 cache.put(key, data)
             _loaded[key] = module
@@ -63,12 +67,14 @@ def compile_module(ir: str, isa: Isa, cache: CodeCache | None) -> NativeModule:
 def assembly(ir: str, isa: Isa) -> str:
     """The assembly that `compile_module` would make, also for a set that this CPU lacks."""
     machine = _target_machine(isa)
-    return str(machine.emit_assembly(_optimised(ir, machine)))
+    with _optimised(ir, machine) as module:
+        return str(machine.emit_assembly(module))
 
 
 def _emit(ir: str, isa: Isa) -> bytes:
     machine = _target_machine(isa)
-    return bytes(machine.emit_object(_optimised(ir, machine)))
+    with _optimised(ir, machine) as module:
+        return bytes(machine.emit_object(module))
 
 
 def _target_machine(isa: Isa) -> Any:
@@ -79,56 +85,72 @@ def _target_machine(isa: Isa) -> Any:
     )
 
 
-def _optimised(ir: str, machine: Any) -> Any:
+@contextlib.contextmanager
+def _optimised(ir: str, machine: Any) -> Iterator[Any]:
     """The verified module after O2. Kernels bring their own vectors and unrolling; LLVM adds none."""
     binding = llvm.binding()
+    # A context of its own: types of one plan neither rename nor outlive those of another. It is closed after
+    # its module; the garbage collector might choose the other order.
+    with binding.create_context() as context, _parsed(ir, context, machine) as module:
+        tuning = binding.create_pipeline_tuning_options(2)
+        tuning.loop_vectorization = False
+        tuning.slp_vectorization = False
+        tuning.loop_unrolling = False
+        passes = binding.create_pass_builder(machine, tuning)
+        passes.getModulePassManager().run(module, passes)
+        yield module
+
+
+@contextlib.contextmanager
+def _parsed(ir: str, context: Any, machine: Any) -> Iterator[Any]:
+    """Raises NativeCodeRefused with LLVM's own words."""
     try:
-        # A context of its own: types of one plan neither rename nor outlive those of another.
-        module = binding.parse_assembly(ir, binding.create_context())
-        module.triple = machine.triple
-        module.data_layout = str(machine.target_data)
-        module.verify()
+        module = llvm.binding().parse_assembly(ir, context)
     except RuntimeError as error:
         raise NativeCodeRefused(str(error).strip()) from error
-    tuning = binding.create_pipeline_tuning_options(2)
-    tuning.loop_vectorization = False
-    tuning.slp_vectorization = False
-    tuning.loop_unrolling = False
-    passes = binding.create_pass_builder(machine, tuning)
-    passes.getModulePassManager().run(module, passes)
-    return module
+    with module:
+        try:
+            module.triple = machine.triple
+            module.data_layout = str(machine.target_data)
+            module.verify()
+        except RuntimeError as error:
+            raise NativeCodeRefused(str(error).strip()) from error
+        yield module
 
 
-def _link(data: bytes, isa: Isa) -> Any:
+def _link(data: bytes, isa: Isa) -> tuple[frozenset[str], Any]:
+    """(the functions that the object defines, the engine that holds them). Raises NativeSymbolMissing."""
     binding = llvm.binding()
-    engine = binding.create_mcjit_compiler(
-        binding.parse_assembly("", binding.create_context()), _target_machine(isa)
-    )
+    # The empty module is in the global context, which outlives every engine.
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine(isa))
     object_file = binding.ObjectFileRef.from_data(data)
-    require_symbols(object_file)
+    functions, needed = _symbols(object_file)
+    require_symbols(needed)
     engine.add_object_file(object_file)
     engine.finalize_object()
-    return engine
+    return functions, engine
 
 
-def require_symbols(object_file: Any) -> None:
+def require_symbols(needed: frozenset[str]) -> None:
     """The guard of linking: without it, a call to a function that isn't there is a call to address 0.
 
-    Raises NativeSymbolMissing. The first engine of a process must be there: it is what opens the C library.
+    Raises NativeSymbolMissing. An engine must have been made before: it is what opens the C library.
     """
-    sections = {section.name(): section.data() for section in object_file.sections() if section.size()}
-    missing = [
-        name
-        for name in _undefined(sections.get(b".symtab", b""), sections.get(b".strtab", b""))
-        if llvm.binding().address_of_symbol(name) is None
-    ]
+    missing = sorted(name for name in needed if llvm.binding().address_of_symbol(name) is None)
     if missing:
         raise NativeSymbolMissing(tuple(missing))
 
 
-def _undefined(symtab: bytes, strtab: bytes) -> list[str]:
-    """What an ELF object needs from elsewhere (Elf64_Sym: name, info, other, section, value, size)."""
-    offsets = [
-        name for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", symtab) if name and not section
-    ]
-    return [strtab[offset : strtab.index(b"\0", offset)].decode() for offset in offsets]
+def _symbols(object_file: Any) -> tuple[frozenset[str], frozenset[str]]:
+    """(the functions that an ELF object defines for others, the names that it needs from elsewhere)."""
+    sections = {section.name(): section.data() for section in object_file.sections() if section.size()}
+    strings = sections.get(b".strtab", b"")
+    defined, needed = set(), set()
+    # Elf64_Sym: name, info (binding and type), other, section (0: undefined), value, size.
+    for offset, info, _, section, _, _ in struct.iter_unpack("<IBBHQQ", sections.get(b".symtab", b"")):
+        name = strings[offset : strings.index(b"\0", offset)].decode()
+        if name and not section:
+            needed.add(name)
+        elif info == _GLOBAL_FUNCTION:
+            defined.add(name)
+    return frozenset(defined), frozenset(needed)
