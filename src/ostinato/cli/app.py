@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ostinato.cli.bench import bench
+from ostinato.cli.cache import cache
 from ostinato.cli.completion import completion
 from ostinato.cli.console import Console, abandon_stdout, console_options, prepare_stdout
 from ostinato.cli.models import models
@@ -45,6 +46,7 @@ cli.add_command(run)
 cli.add_command(models)
 cli.add_command(plan)
 cli.add_command(bench)
+cli.add_command(cache)
 cli.add_command(completion)
 
 
