@@ -1,0 +1,70 @@
+"""Products of unsigned and signed bytes, four to a lane, in the instructions that each set has for them.
+
+All of them are exact in integers, so every set gives the same sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+
+from ostinato.devices.cpu.emit.builder import Function, Value
+from ostinato.devices.cpu.emit.types import I8, I16, I32
+from ostinato.devices.cpu.isa import Isa
+
+
+def dot4(f: Function, isa: Isa, acc: Value, unsigned: Value, signed: Value, limit: int) -> Value:
+    """`acc[i] + sum over j < 4 of unsigned[4i + j] * signed[4i + j]`, for 16 lanes i.
+
+    Args:
+        acc: 16 i32.
+        unsigned: 64 bytes, each at most `limit`, which is at most 255.
+        signed: 64 bytes.
+    """
+    if isa.name == "avx512vnni":
+        return f.call("llvm.x86.avx512.vpdpbusd.512", acc.type, acc, unsigned, signed)
+    if isa.name == "avxvnni":
+        halves = zip(f.halves(acc), f.halves(unsigned), f.halves(signed), strict=True)
+        return f.concat(*(f.call("llvm.x86.avx512.vpdpbusd.256", I32.x(8), *half) for half in halves))
+    if isa.name == "avx2":
+        # Sums of pairs saturate at 16 bits. 127 * 128 * 2 still fits; the top bit goes by itself.
+        for part in [unsigned] if limit < 128 else [unsigned & 127, unsigned & -128]:
+            acc = acc + _four_from_two(f, _sums_of_two(f, part, signed))
+        return acc
+    products = unsigned.cast("zext", I32) * signed.cast("sext", I32)  # i32 x 64
+    pairs = f.shuffle(products, range(0, 64, 2)) + f.shuffle(products, range(1, 64, 2))
+    return acc + (f.shuffle(pairs, range(0, 32, 2)) + f.shuffle(pairs, range(1, 32, 2)))
+
+
+def dot_block(
+    f: Function, isa: Isa, start: Value, weights: Sequence[Value], row: Value, offset: int, limit: int
+) -> Value:
+    """`start` plus the products of 16 weight rows' blocks with one activation row's: 16 i32.
+
+    Args:
+        weights: For each four elements of the block, those of all 16 rows: 64 bytes, at most `limit`.
+        row: The activations' int8; the block begins at `offset`.
+    """
+    pairs = []
+    for j, unsigned in enumerate(weights):
+        signed = f.broadcast(f.load(I32, row, offset + 4 * j)).cast("bitcast", I8.x(64))
+        if isa.name == "avx2" and 2 * 128 * limit * len(weights) < 1 << 15:
+            pairs.append(
+                _sums_of_two(f, unsigned, signed)
+            )  # the block's sums of pairs fit in 16 bits: widen once
+        else:
+            start = dot4(f, isa, start, unsigned, signed, limit)
+    return start + _four_from_two(f, reduce(add, pairs)) if pairs else start
+
+
+def _sums_of_two(f: Function, unsigned: Value, signed: Value) -> Value:
+    """Products of neighbours added, 32 i16 from 64 bytes."""
+    halves = zip(f.halves(unsigned), f.halves(signed), strict=True)
+    return f.concat(*(f.call("llvm.x86.avx2.pmadd.ub.sw", I16.x(16), *half) for half in halves))
+
+
+def _four_from_two(f: Function, pairs: Value) -> Value:
+    """Neighbours of 32 i16 added: 16 i32."""
+    one = f.const(I16.x(16), 1)
+    return f.concat(*(f.call("llvm.x86.avx2.pmadd.wd", I32.x(8), half, one) for half in f.halves(pairs)))

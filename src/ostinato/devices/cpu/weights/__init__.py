@@ -1,0 +1,48 @@
+"""Packed forms of weights, a family of encodings a file, and the tables that find them.
+
+| source | packed as | |
+| --- | --- | --- |
+| Q4_0, Q4_1, Q8_0 | themselves | |
+| Q5_0, IQ4_NL | Q8_0 | without loss: int8 times the same scale; 1.5 and 1.9 times the bytes |
+| F16, BF16, F32 | themselves | activations stay f32 |
+| every other encoding with a codec | F32 | decoded once: exact, and several times the bytes |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ostinato.devices.cpu.weights.packed import GROUP, TILE, PackedForm, groups
+from ostinato.devices.cpu.weights.plain import BF16Form, F16Form, F32Form
+from ostinato.devices.cpu.weights.q4_0 import Q4_0Form
+from ostinato.devices.cpu.weights.q4_1 import Q4_1Form
+from ostinato.devices.cpu.weights.q8_0 import IQ4_NLAsQ8_0, Q5_0AsQ8_0, Q8_0Form
+from ostinato.formats.encodings import CODECS
+from ostinato.ir import encoding as e
+from ostinato.ir.encoding import Encoding
+
+__all__ = ["FORMS", "GROUP", "PACKED", "SOURCES", "STORED", "TILE", "PackedForm", "groups"]
+
+_OWN: tuple[PackedForm, ...] = (
+    Q4_0Form(e.Q4_0),
+    Q4_1Form(e.Q4_1),
+    Q8_0Form(e.Q8_0),
+    F16Form(e.F16),
+    BF16Form(e.BF16),
+    F32Form(e.F32),
+)
+_REPACKED: tuple[PackedForm, ...] = (Q5_0AsQ8_0(e.Q5_0), IQ4_NLAsQ8_0(e.IQ4_NL))
+
+FORMS: Mapping[str, PackedForm] = MappingProxyType({form.name: form for form in _OWN})
+"""By the name of the form."""
+STORED: Mapping[Encoding, PackedForm] = MappingProxyType({form.stored: form for form in _OWN})
+"""By the encoding of the packed bytes."""
+PACKED: Mapping[Encoding, PackedForm] = MappingProxyType(
+    {encoding: F32Form(encoding) for encoding in CODECS} | {form.source: form for form in (*_OWN, *_REPACKED)}
+)
+"""By the encoding of the weight as it comes from the file."""
+SOURCES: Mapping[str, PackedForm] = MappingProxyType(
+    {encoding.name: form for encoding, form in PACKED.items()}
+)
+"""The same, by the encoding's name."""
