@@ -115,16 +115,16 @@ class Product(Kernel):
         first: Value,
         tile: int,
     ) -> None:
-        """`tile` rows from `first` on: their sums through scratch memory, so that the rest is code for one."""
+        """`tile` rows from `first` on: sums go through scratch memory, so the rest is code for one."""
         start = f.at(args["rows_in"], first * self.row_bytes)
         rows = [f.at(start, t * self.row_bytes) for t in range(tile)]
         for g, w in enumerate(weights):
             for t, total in enumerate(form.dot(f, f.module.isa, self.k, w, rows)):
                 f.store(total, f["scratch"], (t * self._groups + g) * _VECTOR)
-        for t, _ in f.range(0, tile):
-            sums = f.at(f["scratch"], t * (self._groups * _VECTOR))
+        for i, _ in f.range(0, tile):
+            sums = f.at(f["scratch"], i * (self._groups * _VECTOR))
             found = [f.load(F32V, sums, g * _VECTOR) for g in range(self._groups)]
-            self._finish(f, args, item, first + t, found)
+            self._finish(f, args, item, first + i, found)
 
     def _weights(self, f: Function, form: PackedForm, args: dict[str, Value], item: Value) -> list[Value]:
         """The item's groups."""

@@ -1,8 +1,8 @@
 """What a packed form of a weight is: bytes in exactly the order in which a product reads them.
 
-A weight `[n, k]` is cut into groups of 16 rows, a lane for each; the last is filled up with rows of zeros. Inside
-a group k advances in units, and a unit's bytes lie in the order that one pass over it loads them: with a weight
-larger than the caches that alone is 10 to 17% of speed, compared with all scales at the end of a unit.
+A weight `[n, k]` is cut into groups of 16 rows, a lane for each; the last is filled up with rows of zeros.
+Inside a group k advances in units, and a unit's bytes lie in the order that one pass over it loads them: with a
+weight larger than the caches that alone is 10 to 17% of speed, compared with all scales at a unit's end.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class PackedForm(ABC):
 
     @abstractmethod
     def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
-        """The products of the group at `w` with prepared rows: 16 f32 sums for each row. A row's sums have the
-        same bits however many others there are."""
+        """The products of the group at `w` with prepared rows: 16 f32 sums for each row. A row's sums
+        have the same bits however many others there are."""
 
     @abstractmethod
     def pack(self, f: Function, k: int, sources: Sources, out: Value) -> None:
@@ -82,7 +82,7 @@ class Sources:
     """`ZEROS` bytes of zeros."""
 
     def row(self, lane: Value | int) -> tuple[Value, Value]:
-        """A row's address, and 1, or 0 for a row of zeros: what offsets into the row are to be multiplied by."""
+        """A row's address, and 1, or 0 for a row of zeros: offsets into the row are multiplied by it."""
         at = lane * 8 if isinstance(lane, int) else lane << 3
         address = self.f.load(I64, self.table, at)
         there = address.ne(0)

@@ -1,7 +1,7 @@
 """Q4_1, packed: nibbles under a scale and a minimum.
 
-A unit, 640 bytes: `[quants 0: 256][scales 0: 16 f16][minima 0: 16 f16][quants 1][scales 1][minima 1]`, the quants
-as in Q4_0.
+A unit, 640 bytes: `[quants 0: 256][scales 0: 16 f16][minima 0: 16 f16][quants 1][scales 1][minima 1]`; the
+quants as in Q4_0.
 """
 
 from __future__ import annotations
