@@ -118,6 +118,10 @@ class Value:
         """Logical: zeros come in."""
         return self._binary(other, "", "lshr")
 
+    def ashr(self, other: Value | Number) -> Value:
+        """Shift right, arithmetic: the sign comes in."""
+        return self._binary(other, "", "ashr")
+
     def __neg__(self) -> Value:
         if self.type.is_float:
             return self.f.op(self.type, f"fneg {self.type} {self.name}")

@@ -30,7 +30,7 @@ def dot4(f: Function, isa: Isa, acc: Value, unsigned: Value, signed: Value, limi
     if isa.name == "avx2":
         # Sums of pairs saturate at 16 bits. 127 * 128 * 2 still fits; the top bit goes by itself.
         for part in [unsigned] if limit < 128 else [unsigned & 127, unsigned & -128]:
-            acc = acc + _four_from_two(f, _sums_of_two(f, part, signed))
+            acc = acc + _avx2_widen(f, _avx2_pairs(f, part, signed))
         return acc
     products = unsigned.cast("zext", I32) * signed.cast("sext", I32)  # i32 x 64
     pairs = f.shuffle(products, range(0, 64, 2)) + f.shuffle(products, range(1, 64, 2))
@@ -49,22 +49,34 @@ def dot_block(
     pairs = []
     for j, unsigned in enumerate(weights):
         signed = f.broadcast(f.load(I32, row, offset + 4 * j)).cast("bitcast", I8.x(64))
-        if isa.name == "avx2" and 2 * 128 * limit * len(weights) < 1 << 15:
-            pairs.append(
-                _sums_of_two(f, unsigned, signed)
-            )  # the block's sums of pairs fit in 16 bits: widen once
+        if isa.name in _PAIRS and 2 * 128 * limit * len(weights) < 1 << 15:
+            pairs.append(_PAIRS[isa.name](f, unsigned, signed))  # all together fit in 16 bits: widen once
         else:
             start = dot4(f, isa, start, unsigned, signed, limit)
-    return start + _four_from_two(f, reduce(add, pairs)) if pairs else start
+    return start + _WIDEN[isa.name](f, reduce(add, pairs)) if pairs else start
 
 
-def _sums_of_two(f: Function, unsigned: Value, signed: Value) -> Value:
-    """Products of neighbours added, 32 i16 from 64 bytes."""
+def _avx2_pairs(f: Function, unsigned: Value, signed: Value) -> Value:
+    """Products of neighbours added: 32 i16."""
     halves = zip(f.halves(unsigned), f.halves(signed), strict=True)
     return f.concat(*(f.call("llvm.x86.avx2.pmadd.ub.sw", I16.x(16), *half) for half in halves))
 
 
-def _four_from_two(f: Function, pairs: Value) -> Value:
+def _avx2_widen(f: Function, pairs: Value) -> Value:
     """Neighbours of 32 i16 added: 16 i32."""
     one = f.const(I16.x(16), 1)
     return f.concat(*(f.call("llvm.x86.avx2.pmadd.wd", I32.x(8), half, one) for half in f.halves(pairs)))
+
+
+def _plain_pairs(f: Function, unsigned: Value, signed: Value) -> Value:
+    words, factors = (value.cast("bitcast", I16.x(32)) for value in (unsigned, signed))
+    return (words & 255) * ((factors << 8).ashr(8)) + (words >> 8) * factors.ashr(8)
+
+
+def _plain_widen(f: Function, pairs: Value) -> Value:
+    both = pairs.cast("bitcast", I32.x(16))
+    return (both << 16).ashr(16) + both.ashr(16)
+
+
+_PAIRS = {"avx2": _avx2_pairs, "generic": _plain_pairs}
+_WIDEN = {"avx2": _avx2_widen, "generic": _plain_widen}

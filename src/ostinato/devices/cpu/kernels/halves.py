@@ -12,11 +12,11 @@ _SMALLEST_NORMAL = 113 << 23
 def widen(f: Function, bits: Value) -> Value:
     """The f32 of IEEE half floats, given as i16: scalar or vector.
 
-    In integers where the set has no instruction for it, since LLVM would call a function that not every
-    system has.
+    The sets with fma have an instruction for it. For the others it is written in integers, since LLVM would
+    call a function that not every system has.
     """
     lanes = bits.type.lanes
-    if "f16c" in f.module.isa.requires:
+    if f.module.isa.fma:
         return bits.cast("bitcast", F16.x(lanes)).cast("fpext", F32)
     wide = bits.cast("zext", I32)
     magnitude = (wide & 0x7FFF) << 13
