@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from devices.cpu.bit_contract import breaches
 from ostinato.devices.cpu.compiler import compile_module
 from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.isa import ISAS, Isa, host_features
@@ -28,6 +29,7 @@ class Kernels:
         for kernel in kernels:
             kernel.emit(module)
         self.ir = module.text()
+        assert not breaches(self.ir), breaches(self.ir)
         self._native = compile_module(self.ir, isa, None)
         self._functions: dict[str, Callable[..., None]] = {}
 
