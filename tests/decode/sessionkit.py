@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache as memoized
 from pathlib import Path
@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 
 from devices.delayed import DelayedDevice
+from devices.fused import FusedDevice
 from ostinato.decode.forward import (
     forward_with_kv_context,
     forward_with_kv_context_captured,
     forward_with_kv_context_persistent,
 )
-from ostinato.decode.kv_cache import KvCache
+from ostinato.decode.kv_cache import KvCache, slab_shapes
 from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.want import LAST
 from ostinato.device.contract import Device
 from ostinato.device.encoded import EncodedTensor
+from ostinato.device.storage import Storage
 from ostinato.device.traits import WritePath
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.ir import DType, Location, Tensor
@@ -129,9 +131,10 @@ class World:
         slabs = []
         for layer in range(len(cache.geometry)):
             pair = []
-            for slab in cache.slabs(layer):
+            shapes = slab_shapes(cache.geometry[layer], cache.capacity)
+            for slab, shape, role in zip(cache.slabs(layer), shapes, "kv", strict=True):
                 device = self.devices.device(slab.location)
-                other = device.allocate(slab.nbytes // slab.dtype.nbytes, slab.dtype, slab.encoding)
+                other = device.allocate_slab(shape, slab.dtype, role)
                 device.copy(slab, other)
                 pair.append(other)
             slabs.append((pair[0], pair[1]))
@@ -148,15 +151,16 @@ class World:
             model, tokens, self.copy(cache), self.apart, want=want, write_path=path
         )
 
+    def slabs(self, cache: KvCache) -> Iterator[tuple[Any, Storage, tuple[int, int, int, int]]]:
+        """Each slab with its device and logical shape."""
+        for i, layer in enumerate(cache.geometry):
+            for slab, shape in zip(cache.slabs(i), slab_shapes(layer, cache.capacity), strict=True):
+                yield self.devices.device(slab.location), slab, shape
+
     def cells(self, cache: KvCache, upto: int | None = None) -> list[np.ndarray]:
         """Each slab's first positions (default: the attended ones): `[kv_heads, upto, dim]`."""
-        result = []
-        for i, layer in enumerate(cache.geometry):
-            for slab, dim in zip(cache.slabs(i), (layer.k_dim, layer.v_dim), strict=True):
-                device = self.devices.device(slab.location)
-                whole = device.download(slab, (layer.kv_heads, cache.capacity, dim))
-                result.append(whole[:, : cache.length if upto is None else upto])
-        return result
+        end = cache.length if upto is None else upto
+        return [device.download(slab, shape)[0, :, :end] for device, slab, shape in self.slabs(cache)]
 
     def checksum(self, cache: KvCache) -> str:
         """Of every byte of every slab."""
@@ -173,25 +177,28 @@ class World:
     def fill(self, cache: KvCache, length: int, seed: int = 0) -> None:
         """Random keys and values in the first positions, as if `length` tokens had been run."""
         random = np.random.default_rng(seed)
-        for i, layer in enumerate(cache.geometry):
-            for slab, dim in zip(cache.slabs(i), (layer.k_dim, layer.v_dim), strict=True):
-                cells = slab.parts[0].data.reshape(layer.kv_heads, cache.capacity, dim)
-                cells[:, :length] = random.normal(0, 1, (layer.kv_heads, length, dim))
+        for device, slab, shape in self.slabs(cache):
+            cells = device.download(slab, shape)
+            cells[0, :, :length] = random.normal(0, 1, cells[0, :, :length].shape)
+            device.write(cells, slab)
         cache.advance(length)
 
     def poison(self, cache: KvCache) -> None:
         """NaN in every cell that is not attended."""
-        for i, layer in enumerate(cache.geometry):
-            for slab, dim in zip(cache.slabs(i), (layer.k_dim, layer.v_dim), strict=True):
-                shape = (layer.kv_heads, cache.capacity, dim)
-                slab.parts[0].data.reshape(shape)[:, cache.length :] = np.nan
+        for device, slab, shape in self.slabs(cache):
+            cells = device.download(slab, shape)
+            cells[0, :, cache.length :] = np.nan
+            device.write(cells, slab)
 
 
 def world(kind: str, **options: Any) -> World:
-    """reference · split (two references, a layer each) · delayed · bucketed · another kind of the latter."""
+    """reference · split (two references, a layer each) · fused (rounded and joined products, regions) ·
+    delayed · bucketed · another kind of the latter."""
     devices = Registry()
-    if kind in ("reference", "split"):
-        made: list[Device] = [ReferenceDevice(i) for i in range(2 if kind == "split" else 1)]
+    if kind == "fused":
+        made: list[Device] = [FusedDevice(row_group=8, quantize={enc.F32: 8})]
+    elif kind in ("reference", "split"):
+        made = [ReferenceDevice(i) for i in range(2 if kind == "split" else 1)]
     else:
         made = [DelayedDevice(dynamic_rows=kind != "bucketed", **options)]
     for device in made:
@@ -199,7 +206,7 @@ def world(kind: str, **options: Any) -> World:
     return World(devices, tuple(device.location for device in made))
 
 
-WORLDS = ("reference", "split", "delayed", "bucketed")
+WORLDS = ("reference", "split", "fused", "delayed", "bucketed")
 
 
 @dataclass(frozen=True)

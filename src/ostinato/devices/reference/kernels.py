@@ -87,7 +87,7 @@ def _any_lane(lanes: Array, hits: Array) -> Array:
 
 def quantized(block: int, x: Array) -> Array:
     """`QuantizeRows`."""
-    blocks = x.reshape(*x.shape[:-1], -1, block)
+    blocks = x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
     amax = np.abs(blocks).max(-1, keepdims=True)
     inverse = np.divide(np.float32(127), amax, out=np.zeros_like(amax), where=amax > 0)
     integers = np.rint(blocks * inverse) + np.float32(0)  # an integer has no -0
