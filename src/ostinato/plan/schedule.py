@@ -113,6 +113,9 @@ def _slot(draft: Draft, node_id: NodeId) -> Slot:
     if isinstance(node.op, Const):
         changing = node.op.role is ConstRole.DATA
         return Slot(node_id, node.op.label, node.shape, node.dtype, node.op.encoding, changing)
-    in_slab = isinstance(node.op, SlabWrite)
     label = f"%{node_id} {node.op.name}"
-    return Slot(node_id, label, node.shape, node.dtype, plain(node.dtype), changing=not in_slab)
+    slab = node
+    while isinstance(slab.op, SlabWrite):  # what a write returns is its slab
+        slab = draft.nodes[slab.inputs[0]]
+    encoding = slab.op.encoding if isinstance(slab.op, Const) else plain(node.dtype)
+    return Slot(node_id, label, node.shape, node.dtype, encoding, changing=slab is node)

@@ -1,3 +1,3 @@
-"""The CPU device: kernels generated as LLVM IR from Python, and a tape that runs them on a pool of threads."""
+"""The CPU device: kernels generated as LLVM IR from Python, run by a tape on a pool of threads."""
 
 from __future__ import annotations

@@ -13,6 +13,13 @@ HUGE_PAGE = 2 << 20
 """Bytes of a huge page on x86 and, with 4 KiB base pages, on Arm. Larger buffers start on such a boundary."""
 
 
+LINE = 64
+"""Bytes of a cache line."""
+
+SMALL = 1 << 14
+"""Bytes from which on a buffer is a mapping; below, that would cost more than the buffer."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """`nbytes` zeroed bytes at `address`, 64-byte aligned at least. They live as long as this or any view of
@@ -31,7 +38,7 @@ class Buffer:
 
 
 def allocate(nbytes: int, *, huge: bool = False) -> Buffer:
-    """A new buffer of its own mapping.
+    """A new buffer, of its own mapping unless it is small.
 
     Args:
         nbytes: Its size; 0 is allowed.
@@ -42,6 +49,10 @@ def allocate(nbytes: int, *, huge: bool = False) -> Buffer:
     Raises:
         MemoryError: The system refuses.
     """
+    if nbytes < SMALL:
+        some = np.zeros(nbytes + LINE, np.uint8)
+        start = -some.ctypes.data % LINE
+        return Buffer(some[start : start + nbytes])
     slack = HUGE_PAGE - mmap.PAGESIZE if nbytes >= HUGE_PAGE else 0
     try:
         pages = mmap.mmap(-1, max(nbytes + slack, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -53,3 +64,25 @@ def allocate(nbytes: int, *, huge: bool = False) -> Buffer:
         with contextlib.suppress(OSError):  # a kernel built without them: small pages work, a little slower
             pages.madvise(mmap.MADV_HUGEPAGE)
     return Buffer(whole[start : start + nbytes])
+
+
+class Heap:
+    """Buffers cut from large mappings with huge pages, for what is never given back one by one.
+
+    A mapping lives as long as any buffer of it. Weights of one model so lie side by side, on few pages.
+    """
+
+    def __init__(self, chunk: int = 16 * HUGE_PAGE) -> None:
+        self._chunk = chunk
+        self._rest: Buffer | None = None
+
+    def take(self, nbytes: int) -> Buffer:
+        """A new buffer, 64-byte aligned, zero. Raises MemoryError."""
+        room = -(-nbytes // LINE) * LINE
+        if room > self._chunk // 2:
+            return allocate(nbytes, huge=True)
+        rest = self._rest
+        if rest is None or rest.nbytes < room:
+            rest = allocate(self._chunk, huge=True)
+        self._rest = Buffer(rest.array[room:])
+        return Buffer(rest.array[:nbytes])

@@ -4,10 +4,10 @@ Every kernel has one native signature:
 
     void kernel(ptr args, i64 low, i64 high, ptr scratch, i64 thread)
 
-`args` is an array of 8-byte cells, one for each of the kernel's `params`: the address of a buffer, or a number
-where the parameter is called `…_n`. The kernel does the work items low … high-1; items of one step don't depend
-on each other, and threads get disjoint ranges. `scratch` is the thread's own, 64-byte aligned, at least
-`scratch_bytes` long, with undefined contents. `thread` is the number of the calling thread.
+`args` is an array of 8-byte cells, one for each of the kernel's `params`: the address of a buffer, or a
+number where the parameter is called `…_n`. The kernel does the work items low … high-1; items of one step
+don't depend on each other, and threads get disjoint ranges. `scratch` is the thread's own, 64-byte aligned, at
+least `scratch_bytes` long, with undefined contents. `thread` is the number of the calling thread.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ SIGNATURE = "ptr args, i64 low, i64 high, ptr scratch, i64 thread"
 
 
 class Kernel(ABC):
-    """Base of the kernels: frozen dataclasses whose fields are what the code is specialised for. Equal fields,
-    equal code; a module holds each once."""
+    """Base of the kernels: frozen dataclasses whose fields are what the code is specialised for.
+
+    Equal fields, equal code; a module holds each once."""
 
     @property
     @abstractmethod
