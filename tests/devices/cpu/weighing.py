@@ -1,0 +1,65 @@
+"""Weights for tests of packed forms: encoded rows of any values, packed natively, and products by numpy."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from devices.cpu.running import Kernels, aligned, at_page_end
+from ostinato.devices.cpu.kernels.pack import Pack
+from ostinato.devices.cpu.weights import GROUP, SOURCES, groups
+from ostinato.formats.encodings import CODECS, ENCODERS
+from ostinato.ir.encoding import Encoding
+
+
+def encoded(encoding: Encoding, n: int, k: int, seed: int = 0) -> np.ndarray:
+    """Rows of normal values, `[n, row bytes]` uint8; without an encoder, random bytes under such scales."""
+    rng = np.random.default_rng((seed, n, k, zlib.crc32(encoding.name.encode())))
+    if encoding in ENCODERS:
+        values = rng.standard_normal((n, k), np.float32)
+        return np.ascontiguousarray(ENCODERS[encoding].encode(values))
+    raw = rng.integers(0, 256, (n, k // encoding.block, encoding.block_bytes), np.uint8)
+    raw[..., :2] = rng.standard_normal(raw.shape[:2]).astype("<f2")[..., None].view(np.uint8)
+    return raw.reshape(n, -1)
+
+
+def decoded(encoding: Encoding, raw: np.ndarray) -> np.ndarray:
+    """`[n, k]` float32, by the project's codec, which is tested against another implementation."""
+    return CODECS[encoding].decode(raw)
+
+
+def addresses(raw: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
+    """A packing table: where the rows are, -1 in `order` being a row of zeros, filled up to whole groups."""
+    order = np.arange(len(raw)) if order is None else order
+    table = np.zeros(groups(len(order)) * GROUP, np.int64)
+    table[: len(order)] = np.where(order < 0, 0, raw.ctypes.data + order * raw.strides[0])
+    return table
+
+
+def packed(kernels: Kernels, pack: Pack, raw: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
+    """The packed weight, before a guarded page as its source is."""
+    raw = at_page_end(raw)
+    table = addresses(raw, order)
+    out = at_page_end(np.full(len(table) // GROUP * SOURCES[pack.source].group_bytes(pack.k), 0xA5, np.uint8))
+    kernels.run(pack, [table, out], 0, len(table) // GROUP)
+    return out
+
+
+def quantised(x: np.ndarray) -> np.ndarray:
+    """What rows stand for after quantisation in blocks of 32, float64: the rule, in numpy float32."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    amax = np.abs(blocks).max(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(amax > 0, np.float32(127) / amax, np.float32(0))
+    steps = np.rint(blocks * inverse).astype(np.float64)
+    return (steps * (amax * np.float32(1 / 127))).reshape(x.shape)
+
+
+def rows_of(count: int, k: int, seed: int = 0) -> np.ndarray:
+    """`[count, k]` float32 of several magnitudes, a block of zeros among them."""
+    rng = np.random.default_rng((seed, count, k))
+    x = aligned((count, k))
+    x[:] = rng.standard_normal((count, k)) * 10.0 ** rng.integers(-3, 3, (count, 1))
+    x[-1, : min(32, k)] = 0
+    return x
