@@ -1,0 +1,93 @@
+"""Rows into KV slabs, rounded to the slab's type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ostinato.devices.cpu.emit.builder import Function, Value
+from ostinato.devices.cpu.emit.types import F32V, I64, LANES
+from ostinato.devices.cpu.kernels.kernel import Kernel
+from ostinato.devices.cpu.kernels.rope import rope_to
+from ostinato.devices.cpu.kernels.rounding import narrow
+from ostinato.devices.cpu.slabs import BLOCK, SlabGeometry
+from ostinato.ir.dtype import DType
+
+
+def write_row(f: Function, slab: SlabGeometry, base: Value, head: Value, position: Value, row: Value) -> None:
+    """The float32 `row` `[dim]` as the slab's row at `position`, which must lie inside the capacity."""
+    base = f.at(base, head * slab.head_stride)
+    if slab.role == "v":
+        base = f.at(base, position * (slab.width * slab.element))
+    else:
+        base = f.at(base, (position >> 5) * slab.block_bytes + (position & (BLOCK - 1)) * slab.element)
+    whole = slab.dim // LANES * LANES
+    for d, _ in f.range(0, whole, LANES):
+        _write_part(f, slab, base, d, f.load(F32V, row, d * 4), LANES)
+    if rest := slab.dim - whole:
+        last = f.load_part(F32V, row, whole * 4, rest)
+        _write_part(f, slab, base, f.const(I64, whole), last, rest)
+
+
+def _write_part(f: Function, slab: SlabGeometry, base: Value, d: Value, values: Value, count: int) -> None:
+    """Elements d … d + count - 1 of a row that starts at `base`."""
+    stored = narrow(f, values) if slab.dtype is DType.F16 else values
+    if slab.role == "v":
+        f.store(stored, base, d * slab.element)  # zeros where the row is padded
+        return
+    for lane in range(count):
+        stride = BLOCK * slab.element
+        f.store(f.lane(stored, lane), base, d * stride + lane * stride)
+
+
+def report(f: Function, refused: Value, args: dict[str, Value], index: Value, size: int) -> None:
+    """Where `refused` holds, an entry in the error record; the caller touches no memory then."""
+    for _ in f.when(refused):
+        for at, value in enumerate((args["code_n"], index, f.const(I64, size))):
+            f.store(value, args["error"], 8 * at)
+
+
+def outside(f: Function, start: Value, count: Value, capacity: int) -> Value:
+    """Whether any of start … start + count - 1 is no position of a slab, or one of the two is negative."""
+    inside = start.below(capacity + 1) & count.below(capacity + 1)
+    return inside.eq(0) | (start + count).gt(capacity)
+
+
+@dataclass(frozen=True)
+class SlabWrite(Kernel):
+    """rows `[rows, kv_heads, dim]` to the positions start … start + count - 1 of a slab.
+
+    With `rot`, the first `rot` elements of each row are rotated first, by cos and sin `[rows, rot/2]`. Rows
+    from `count` on are never written; if any position lies outside the slab, nothing is. `row_stride` is in
+    elements. An item is row · kv_heads + kv_head.
+    """
+
+    slab: SlabGeometry
+    row_stride: int
+    rot: int = 0
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        tables = ("cos", "sin") if self.rot else ()
+        return ("rows", *tables, "slab", "start", "count", "error", "code_n")
+
+    @property
+    def scratch_bytes(self) -> int:
+        return 4 * self.slab.width if self.rot else 0
+
+    def body(self, f: Function, args: dict[str, Value]) -> None:
+        slab = self.slab
+        start, count = f.load(I64, args["start"]), f.load(I64, args["count"])
+        refused = outside(f, start, count, slab.capacity)
+        last = start + count - 1
+        report(f, refused, args, start.lt(0).select(start, last), slab.capacity)
+        end = f["high"].min(count * slab.kv_heads)
+        end = refused.select(f["low"], end)
+        for item, _ in f.range(f["low"], end):
+            row = item // slab.kv_heads
+            head = item - row * slab.kv_heads
+            source = f.at(args["rows"], row * (self.row_stride * 4) + head * (slab.dim * 4))
+            if self.rot:
+                cos, sin = (f.at(args[name], row * (self.rot // 2 * 4)) for name in ("cos", "sin"))
+                rope_to(f, slab.dim, self.rot, source, cos, sin, f["scratch"])
+                source = f["scratch"]
+            write_row(f, slab, args["slab"], head, start + row, source)
