@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devices.cpu.loopcases import COLS, ROWS, extents, places
 from ostinato.devices.cpu.views import (
-    Stride,
     View,
     broadcast_to,
     contiguous,
@@ -20,29 +20,10 @@ from ostinato.devices.cpu.views import (
     reshaped,
     times,
 )
-from ostinato.ir import DType, SymId
+from ostinato.ir import DType
 from ostinato.ir.op import Op
 from ostinato.ir.ops import elementwise, movement
 from ostinato.ir.shape import Shape
-
-ROWS, COLS = SymId("rows"), SymId("cols")
-
-
-def number(value: Stride, symbols: dict[SymId, int]) -> int:
-    if isinstance(value, int):
-        return value
-    return value[0] * prod(symbols[symbol] for symbol in value[1:])
-
-
-def seen(view: View, buffer: np.ndarray, symbols: dict[SymId, int] | None = None) -> np.ndarray:
-    """The elements that `view` names, for these values of the symbols."""
-    values = symbols or {}
-    shape = [number(times(extent), values) for extent in view.shape]
-    index = np.full(shape, number(view.offset, values), np.int64)
-    for axis, stride in enumerate(view.strides):
-        steps = np.arange(shape[axis]) * number(stride, values)
-        index += steps.reshape([-1 if at == axis else 1 for at in range(len(shape))])
-    return buffer[index]
 
 
 def divided(draw: st.DrawFn, total: int) -> tuple[int, ...]:
@@ -111,7 +92,7 @@ def test_chains_see_what_numpy_sees(data: st.DataObject) -> None:
             assert moved(op, contiguous(view.shape, DType.I64)) is not None
             return
         assert after.shape == result.shape
-        np.testing.assert_array_equal(seen(after, buffer), result)
+        np.testing.assert_array_equal(buffer[places(after, {})], result)
         assert is_contiguous(after) == result.flags.c_contiguous
         array, view = result, after
 
@@ -134,18 +115,14 @@ def test_chains_see_what_numpy_sees(data: st.DataObject) -> None:
 )
 def test_symbols_stay_symbols(shape: Shape, ops: list[Op], rows: int, cols: int) -> None:
     values = {ROWS: rows, COLS: cols}
-
-    def extents(symbolic: Shape) -> tuple[int, ...]:
-        return tuple(number(times(extent), values) for extent in symbolic)
-
-    buffer = np.arange(prod(extents(shape)))
-    array, view = buffer.reshape(extents(shape)), contiguous(shape, DType.I64)
+    buffer = np.arange(prod(extents(shape, values)))
+    array, view = buffer.reshape(extents(shape, values)), contiguous(shape, DType.I64)
     for op in ops:
         after = moved(op, view)
         assert after is not None
-        concrete = movement.Reshape(extents(op.shape)) if isinstance(op, movement.Reshape) else op
+        concrete = movement.Reshape(extents(op.shape, values)) if isinstance(op, movement.Reshape) else op
         array, view = with_numpy(concrete, array), after
-        np.testing.assert_array_equal(seen(view, buffer, values), array)
+        np.testing.assert_array_equal(buffer[places(view, values)], array)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +158,9 @@ def test_broadcasting_repeats_by_strides_of_zero() -> None:
     buffer = np.arange(6.0)
     view = broadcast_to(contiguous((3, 1), DType.F32), (ROWS, 3, 4))
     assert view.strides == (0, 1, 0)
-    np.testing.assert_array_equal(seen(view, buffer, {ROWS: 2}), np.broadcast_to(buffer[:3, None], (2, 3, 4)))
+    np.testing.assert_array_equal(
+        buffer[places(view, {ROWS: 2})], np.broadcast_to(buffer[:3, None], (2, 3, 4))
+    )
     merged = reshaped(broadcast_to(contiguous((), DType.F32), (2, 3)), (6,))
     assert merged is not None
     assert merged.strides == (0,)
