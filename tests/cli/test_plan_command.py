@@ -10,29 +10,32 @@ from typing import Any
 import pytest
 from commandline import FIXTURES, TINY
 
+from devices.fused import FusedDevice
 from ostinato.cli.plan import size, spans, told
 from ostinato.decode.rebind import RefusalReason
 from ostinato.decode.validity import PlanStructure
 from ostinato.devices.reference import ReferenceDevice
 from ostinato.engine.plan_report import plan_report
+from ostinato.ir import encoding as enc
 from ostinato.ir.location import Location
 from ostinato.models.loader import load_model
 from ostinato.runtime.registry import Registry
 
 Cli = Callable[..., Any]
 KEYS = {
-    "model", "devices", "context", "nodes", "consts", "segments", "schedule", "fusion", "copies", "memory",
+    "model", "devices", "context", "nodes", "consts", "segments", "schedule", "regions", "copies", "memory",
     "inputs", "symbols", "key", "refusals", "milliseconds", "capture_refusal", "rebound_bytes",
 }  # fmt: skip
 
 
 def test_text_tells_the_plan(cli: Cli) -> None:
-    ran = cli("plan", "show", "-m", TINY)
+    ran = cli("plan", "show", "-m", TINY, "--device", "reference")
     assert (ran.code, ran.err) == (0, "")
     text = " ".join(ran.out.split())
     for fact in (
         "on reference:0, 64 positions", "layer 0: 24 ops (reference:0): 2 RmsNorm, 7 Linear",
-        "layer 1: as layer 0, 24 ops each (reference:0)", "no fusion on this device", "[rows, 32] float32",
+        "layer 1: as layer 0, 24 ops each (reference:0)", "[rows, 32] float32",
+        "the device asks for no regions",
         "logits [out_rows, 260] float32: reference:0 → host:0", "None between devices",
         "F32 → F32 on reference:0: 21 tensors, 35,232 numbers, 140.9 KB → 140.9 KB",
         "mask dead float32 [rows, 64], 256 bytes spared: no op reads it",
@@ -48,7 +51,7 @@ def test_text_tells_the_plan(cli: Cli) -> None:
 
 
 def test_json_has_the_same_facts(cli: Cli) -> None:
-    ran = cli("plan", "show", "-m", TINY, "--context", "40", "--json")
+    ran = cli("plan", "show", "-m", TINY, "--device", "reference", "--context", "40", "--json")
     report = json.loads(ran.out)
     assert set(report) == KEYS
     assert report["context"] == 40
@@ -83,6 +86,21 @@ def test_a_split_over_two_devices_is_told() -> None:
     assert "made or stored on reference:0, read on reference:1" in text
     assert "None between devices" not in text
     assert "refused: " in text
+
+
+def test_regions_and_what_they_hold_are_told() -> None:
+    devices = Registry()
+    devices.register(FusedDevice(quantize={enc.F32: 32}))
+    report = plan_report(load_model(TINY), [Location("reference")] * 2, 64, devices)
+    assert json.loads(json.dumps(report.as_dict()))["regions"] == report.regions
+    text = "\n".join(told(report))
+    for fact in (
+        "11 regions, each what one kernel does (2 attend, 2 gated_product, 7 product)",
+        "in1, attention_norm, q + k + v", "holds RmsNorm, QuantizeRows, Linear\n",
+        "holds Rope, Rope, WriteSliceDevice, WriteSliceDevice, Attention\n", "k slab, v slab",
+        "ffn_norm, gate + up", "holds QuantizeRows, Linear, Add\n", "eps 1e-05, block 32",
+    ):  # fmt: skip
+        assert fact in text, (fact, text)
 
 
 def test_alike_layers_in_a_row_are_told_as_a_range() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from ostinato.decode.kv_cache import KvCache
 from ostinato.device.encoded import EncodedTensor
+from ostinato.device.traits import SlabLayout
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.engine import llm as llm_module
 from ostinato.engine import memory, token_loop
@@ -51,9 +52,9 @@ def test_weights_and_kv_are_what_is_really_taken(llm: LLM) -> None:
     llm.generate("x", max_tokens=1)
     device = llm.inference.devices.device(llm.inference.location)
     assert weight_bytes(llm.model, device.traits) == llm.model.weights.store_on(device).nbytes
-    assert kv_bytes_per_position(llm.model, llm.kv_dtype) * 64 == llm.new_cache().nbytes
+    assert kv_bytes_per_position(llm.model, SlabLayout(enc.F32, enc.F32)) * 64 == llm.new_cache().nbytes
     half = KvCache.allocate(llm.model, llm.inference, 10, DType.F16)
-    assert kv_bytes_per_position(llm.model, DType.F16) * 10 == half.nbytes
+    assert kv_bytes_per_position(llm.model, SlabLayout(enc.F16, enc.F16)) * 10 == half.nbytes
 
 
 # What a step takes, measured

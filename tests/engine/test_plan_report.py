@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from devices.fused import FusedDevice
 from ostinato.decode.forward import forward_with_kv_context_persistent
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.rebind import RefusalReason
@@ -114,6 +115,31 @@ def test_layers_fold_and_hold_what_a_block_writes(model: Model, one: Registry) -
     assert (q.operands, q.shape) == (("#1", "q"), "[rows, 32]")
     writes = [row for row in first.ops if row.op == "WriteSliceDevice"]
     assert [row.operands[0] for row in writes] == ["k slab", "v slab"]
+
+
+def test_a_region_is_told_with_what_it_holds(model: Model) -> None:
+    devices = Registry()
+    devices.register(FusedDevice())
+    report = plan_report(model, [FIRST, FIRST], 32, devices)
+    assert report.regions == {"attend": 2, "product": 7, "gated_product": 2}
+    regions = [row for row in report.schedule[1].ops if row.holds]
+    assert [row.op for row in regions] == [
+        "product region", "attend region", "product region", "gated_product region", "product region",
+    ]  # fmt: skip
+    assert regions[0].operands == ("in1", "attention_norm", "q + k + v")
+    assert regions[0].holds == ("RmsNorm", "Linear")
+    assert regions[1].operands[3:5] == ("k slab", "v slab")
+    assert all("pattern" not in row.settings for row in regions)
+    specs = model.family.weight_specs(model.config)
+    assert sum(row.tensors for row in report.memory.weights) == len(specs)
+
+
+def test_the_arena_is_that_of_the_plan(model: Model, one: Registry) -> None:
+    memory = plan_report(model, [FIRST, FIRST], 32, one).memory
+    session, _ = held(model, one, [FIRST, FIRST])
+    (segment,) = (step for step in session.optimized.steps if isinstance(step, Segment))
+    assert memory.arena_bytes == segment.memory.nbytes
+    assert 0 < memory.arena_bytes < memory.inner_bytes
 
 
 def test_layers_that_differ_are_not_folded(two: Registry) -> None:
@@ -228,7 +254,10 @@ def test_each_pass_is_timed_by_the_pipeline_itself(
     model: Model, monkeypatch: pytest.MonkeyPatch, one: Registry
 ) -> None:
     times = plan_report(model, [FIRST, FIRST], 32, one).milliseconds
-    passes = {"prepare", "place", "make_resident", "choose_layouts", "schedule"}
+    passes = {
+        "prepare", "place", "make_resident", "insert_quantization", "join_products", "choose_layouts",
+        "form_regions", "plan_memory", "schedule",
+    }  # fmt: skip
     assert passes <= set(times)
     inner = sum(times[name] for name in times if name not in {"build the graph", "optimize", "compile"})
     assert 0 < inner <= times["optimize"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -76,7 +76,7 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _schedule(report: PlanReport) -> Iterator[str]:
-    yield f"Compiled as {_segments(report.segments)}; {report.fusion}."
+    yield f"Compiled as {_segments(report.segments)}; {_regions(report.regions)}."
     yield "#n is an op of the same part, in1 … a value from outside it; `rows` and `out_rows` are 1 here."
     for part in report.schedule:
         yield from _part(part)
@@ -90,6 +90,14 @@ def _segments(segments: Sequence[tuple[str, int]]) -> str:
         ops[device] += count
     where = ", ".join(f"{count} ops on {device}" for device, count in ops.items())
     return f"{len(segments)} segments, cut where the device changes ({where})"
+
+
+def _regions(regions: Mapping[str, int]) -> str:
+    """What the device has kernels of its own for."""
+    if not regions:
+        return "the device asks for no regions"
+    told = ", ".join(f"{count} {pattern}" for pattern, count in sorted(regions.items()))
+    return f"{sum(regions.values())} regions, each what one kernel does ({told})"
 
 
 def _part(part: Part) -> Iterator[str]:
@@ -109,6 +117,8 @@ def _part(part: Part) -> Iterator[str]:
         settings = f"  {row.settings}" if row.settings else ""
         yield (f"  {f'#{number}':>4} {row.op:<17} {', '.join(row.operands):<32} → "
                f"{row.shape} {row.dtype}{settings}")  # fmt: skip
+        if row.holds:
+            yield f"       holds {', '.join(row.holds)}"
 
 
 def spans(numbers: Sequence[int]) -> str:
@@ -142,7 +152,8 @@ def _memory(memory: Memory, context: int) -> Iterator[str]:
     yield (f"KV cache: {size(memory.kv_bytes_per_position)} a position, {size(memory.kv_bytes)} "
            f"at {context}; touched only as positions are written")  # fmt: skip
     yield f"outputs: {size(memory.output_bytes)} that leave a segment, kept between tokens"
-    yield f"intermediates: at most {size(memory.inner_bytes)} inside segments; the device reuses room"
+    yield (f"intermediates: an arena of {size(memory.arena_bytes)} in which they take turns; "
+           f"{size(memory.inner_bytes)} all at once")  # fmt: skip
 
 
 def _inputs(inputs: Sequence[InputRow], rebound: int, symbols: Sequence[str]) -> Iterator[str]:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from math import prod
 
 from ostinato.decode.forward import CHUNK
-from ostinato.device.traits import Traits
+from ostinato.device.traits import SlabLayout, Traits
 from ostinato.errors.model import NotEnoughMemory
 from ostinato.host.limits import available_memory
 from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import plain
 from ostinato.models.contract import Model
 
 HEADROOM = 1 << 26
@@ -41,9 +42,13 @@ def weight_bytes(model: Model, traits: Traits) -> int:
     return total
 
 
-def kv_bytes_per_position(model: Model, dtype: DType) -> int:
+def kv_bytes_per_position(model: Model, layout: SlabLayout) -> int:
     """Bytes that one position takes in all layers."""
-    return sum(layer.kv_heads * (layer.k_dim + layer.v_dim) for layer in model.config.kv) * dtype.nbytes
+    return sum(
+        layer.kv_heads * dim // encoding.block * encoding.block_bytes
+        for layer in model.config.kv
+        for dim, encoding in ((layer.k_dim, layout.k), (layer.v_dim, layout.v))
+    )
 
 
 def step_bytes(model: Model) -> Callable[[int], int]:
@@ -67,7 +72,9 @@ def step_bytes(model: Model) -> Callable[[int], int]:
 
 def bytes_needed(model: Model, traits: Traits, kv_dtype: DType) -> Callable[[int], int]:
     """For a context, the bytes of weights, a full KV cache, the largest step and HEADROOM."""
-    fixed, per_position = weight_bytes(model, traits) + HEADROOM, kv_bytes_per_position(model, kv_dtype)
+    stored = plain(kv_dtype)  # a slab type that the device lacks is refused when a cache is made
+    layout = traits.kv_layouts.get(kv_dtype) or SlabLayout(stored, stored)
+    fixed, per_position = weight_bytes(model, traits) + HEADROOM, kv_bytes_per_position(model, layout)
     step = step_bytes(model)
     return lambda context: fixed + per_position * context + step(context)
 

@@ -9,12 +9,11 @@ from math import prod
 
 from ostinato.decode.step import OUT_ROWS, ROWS, StepGraph
 from ostinato.device.segment import Segment
-from ostinato.engine.memory import kv_bytes_per_position
-from ostinato.ir.dtype import DType
 from ostinato.ir.graph import Node
 from ostinato.ir.op import Op
 from ostinato.ir.ops.const import Const, ConstRole
 from ostinato.ir.ops.movement import Copy
+from ostinato.ir.ops.region import Region
 from ostinato.ir.ops.slab import SlabWrite
 from ostinato.ir.shape import NodeId, Operand, elements, show
 from ostinato.ir.symbols import SymEnv
@@ -42,9 +41,11 @@ DEAD = (
 
 @dataclass(frozen=True)
 class OpRow:
-    """One op. Operands are `#n` (an op of the same part), `in1` … (values from outside it) or Const names."""
+    """One op. Operands are `#n` (an op of the same part), `in1` … (values from outside it) or Const names.
+    `holds` are the ops that a region runs as one; its name is then that of its pattern."""
 
     op: str
+    holds: tuple[str, ...]
     operands: tuple[str, ...]
     settings: str
     shape: str
@@ -91,13 +92,14 @@ class WeightRow:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. `output_bytes` are values that leave a segment; `inner_bytes` all values inside segments at
-    once, which a device's own memory plan undercuts."""
+    """Bytes. `output_bytes` are values that leave a segment; `arena_bytes` is room for those inside, by the
+    plan's offsets, where `inner_bytes` is what all of them together have."""
 
     weights: tuple[WeightRow, ...]
     kv_bytes_per_position: int
     kv_bytes: int
     output_bytes: int
+    arena_bytes: int
     inner_bytes: int
 
 
@@ -147,8 +149,14 @@ def _layers(model: Model, step: StepGraph, plan: OptimizedGraph, order: list[Nod
     after = len(step.slabs)
     anchors = {node: i for i, pair in enumerate(step.slabs) for node in pair}
     specs = model.family.weight_specs(model.config)
-    anchors |= {step.weights[name]: s.layer for name, s in specs.items() if s.layer is not None}
-    shared = {step.weights[name] for name, spec in specs.items() if spec.layer is None}
+    shared = set()
+    for node_id in plan.consts:
+        names = _packed(plan.nodes[node_id])
+        layer = specs[names[0]].layer if names else None  # what is packed together is of one layer
+        if layer is not None:
+            anchors[node_id] = layer
+        elif names:
+            shared.add(node_id)
     layer_of: dict[NodeId, int] = {}
     readers: dict[NodeId, set[NodeId]] = defaultdict(set)
     floating = []
@@ -173,6 +181,11 @@ def _layers(model: Model, step: StepGraph, plan: OptimizedGraph, order: list[Nod
     return layer_of
 
 
+def _packed(node: Node) -> tuple[str, ...]:
+    """The weights in a weight Const; nothing for another."""
+    return node.op.recipe.names if isinstance(node.op, Const) and node.op.recipe else ()
+
+
 def _source(plan: OptimizedGraph, node: NodeId) -> NodeId:
     """What a value is a copy of."""
     while isinstance(plan.nodes[node].op, Copy):
@@ -188,16 +201,23 @@ def _rows(plan: OptimizedGraph, nodes: list[Node], prefix: str) -> Iterator[OpRo
         source = _source(plan, operand)
         op = plan.nodes[source].op
         if isinstance(op, Const):
-            return op.label.removeprefix(prefix) + (" slab" if op.role is ConstRole.SLAB else "")
+            labels = _packed(plan.nodes[source]) or (op.label,)
+            label = " + ".join(label.removeprefix(prefix) for label in labels)
+            return label + (" slab" if op.role is ConstRole.SLAB else "")
         return number.get(source) or outside.setdefault(source, f"in{len(outside) + 1}")
 
     for node in nodes:
         operands = tuple(name(i) for i in node.inputs)
-        yield OpRow(node.op.name, operands, _settings(node.op), show(node.shape), str(node.dtype))
+        held = tuple(op.name for op, _ in node.op.body) if isinstance(node.op, Region) else ()
+        yield OpRow(node.op.name, held, operands, _settings(node.op), show(node.shape), str(node.dtype))
 
 
 def _settings(op: Op) -> str:
-    """An op's own numbers; its shape and where its lengths ride are told elsewhere."""
+    """An op's own numbers; its shape and where its lengths ride are told elsewhere. Of a region, those of the
+    ops that compute."""
+    if isinstance(op, Region):
+        inner = (_settings(held) for held, _ in op.body if not held.may_alias)
+        return ", ".join(filter(None, inner))
     values = vars(op)
     told = (f"{n} {v:.6g}" if isinstance(v, float) else f"{n} {v}" for n, v in values.items()
             if v is not None and v is not False and not isinstance(v, tuple | Operand))  # fmt: skip
@@ -226,7 +246,7 @@ def copies(step: StepGraph, plan: OptimizedGraph) -> tuple[CopyRow, ...]:
     )
 
 
-def memory(model: Model, plan: OptimizedGraph, kv_dtype: DType, capacity: int) -> Memory:
+def memory(model: Model, plan: OptimizedGraph, capacity: int) -> Memory:
     """Bytes by the encodings that are declared; nothing is packed or allocated for it."""
     weights: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
     for node_id in plan.consts:
@@ -248,13 +268,16 @@ def memory(model: Model, plan: OptimizedGraph, kv_dtype: DType, capacity: int) -
     segments = [run for run in plan.steps if isinstance(run, Segment)]
     leaving = {slot.node for segment in segments for slot in segment.outputs}
     made = [n for s in segments for n in s.nodes if not isinstance(n.op, SlabWrite)]  # a write is its slab
-    per_position = kv_bytes_per_position(model, kv_dtype)
+    slabs = [op for op in (plan.nodes[i].op for i in plan.consts)
+             if isinstance(op, Const) and op.role is ConstRole.SLAB]  # fmt: skip
+    kv_bytes = sum(elements(s.shape, ONE_ROW) // s.encoding.block * s.encoding.block_bytes for s in slabs)
     return Memory(
         weights=rows,
-        kv_bytes_per_position=per_position,
-        kv_bytes=per_position * capacity,
+        kv_bytes_per_position=kv_bytes // capacity,
+        kv_bytes=kv_bytes,
         output_bytes=sum(_nbytes(node) for node in made if node.id in leaving),
-        inner_bytes=sum(_nbytes(node) for node in made if node.id not in leaving),
+        arena_bytes=sum(segment.memory.nbytes for segment in segments),
+        inner_bytes=sum(_nbytes(n) for n in made if n.id not in leaving and not n.op.may_alias),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
@@ -41,6 +42,7 @@ from ostinato.engine.plan_facts import (
 )
 from ostinato.ir.dtype import DType
 from ostinato.ir.location import Location
+from ostinato.ir.ops.region import Region
 from ostinato.ir.recipe import PackRecipe
 from ostinato.models.contract import LayerKv, Model, ShapeKey
 from ostinato.plan.optimize import optimize
@@ -83,8 +85,8 @@ class KeyRow:
 class PlanReport:
     """The held decode plan of one model, cache geometry and placement.
 
-    `segments` are (device, ops) of each compiled unit in order; `milliseconds` by what was timed;
-    `capture_refusal` is None where the plan can be captured.
+    `segments` are (device, ops) of each compiled unit in order; `regions` counts the ops that hold others, by
+    pattern; `milliseconds` by what was timed; `capture_refusal` is None where the plan can be captured.
     """
 
     model: str
@@ -94,7 +96,7 @@ class PlanReport:
     consts: int
     segments: tuple[tuple[str, int], ...]
     schedule: tuple[Part, ...]
-    fusion: str
+    regions: Mapping[str, int]
     copies: tuple[CopyRow, ...]
     memory: Memory
     inputs: tuple[InputRow, ...]
@@ -179,9 +181,9 @@ def plan_report(
         consts=len(plan.consts),
         segments=tuple((str(s.location), len(s.nodes)) for s in plan.steps if isinstance(s, Segment)),
         schedule=schedule(model, step, plan),
-        fusion="no fusion on this device",
+        regions=dict(Counter(n.op.pattern for n in plan.nodes.values() if isinstance(n.op, Region))),
         copies=copies(step, plan),
-        memory=memory(model, plan, dtype, capacity),
+        memory=memory(model, plan, capacity),
         inputs=tuple(inputs(step, plan)),
         symbols=() if path is WritePath.DEVICE_OFFSET else ("cached_len", "count", "attended_len"),
         key=key(replace(trial.structure, max_seq_len=capacity)),
