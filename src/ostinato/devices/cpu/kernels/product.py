@@ -10,7 +10,8 @@ from ostinato.devices.cpu.emit.types import F32V, I64
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.math import gelu_tanh, silu
 from ostinato.devices.cpu.kernels.rows import RowSpec, prepare_row, row_bytes
-from ostinato.devices.cpu.weights import FORMS, GROUP, TILE, PackedForm
+from ostinato.devices.cpu.weights import FORMS, GROUP, PackedForm
+from ostinato.devices.cpu.weights.packed import MOST, tile
 
 _ACTIVATIONS: Mapping[str, Callable[[Function, Value], Value]] = {"silu": silu, "gelu_tanh": gelu_tanh}
 _VECTOR = 4 * GROUP
@@ -71,7 +72,7 @@ class Product(Kernel):
     @property
     def scratch_bytes(self) -> int:
         if self.many:
-            return TILE * self._groups * _VECTOR
+            return MOST * self._groups * _VECTOR
         return row_bytes(self.prepare) if self.prepare is not None else 0
 
     @property
@@ -99,11 +100,11 @@ class Product(Kernel):
         form, rows = FORMS[self.form], f.load(I64, args["rows"])
         for item, _ in f.range(f["low"], f["high"]):
             weights = self._weights(f, form, args, item)
-            at, tile = f.index(0), form.tile(f.module.isa)
-            while tile > 0:
-                for first, _ in f.range(at, rows - (tile - 1), tile):
-                    self._rows(f, form, args, item, weights, first, tile)
-                at, tile = first, tile // 2  # after the loop `first` is the first row that it left
+            at, count = f.index(0), tile(f.module.isa)
+            while count > 0:
+                for first, _ in f.range(at, rows - (count - 1), count):
+                    self._rows(f, form, args, item, weights, first, count)
+                at, count = first, count // 2  # after the loop `first` is the first row that it left
 
     def _rows(
         self,
@@ -113,15 +114,15 @@ class Product(Kernel):
         item: Value,
         weights: list[Value],
         first: Value,
-        tile: int,
+        count: int,
     ) -> None:
-        """`tile` rows from `first` on: sums go through scratch memory, so the rest is code for one."""
+        """`count` rows from `first` on: sums go through scratch memory, so the rest is code for one."""
         start = f.at(args["rows_in"], first * self.row_bytes)
-        rows = [f.at(start, t * self.row_bytes) for t in range(tile)]
+        rows = [f.at(start, t * self.row_bytes) for t in range(count)]
         for g, w in enumerate(weights):
             for t, total in enumerate(form.dot(f, f.module.isa, self.k, w, rows)):
                 f.store(total, f["scratch"], (t * self._groups + g) * _VECTOR)
-        for i, _ in f.range(0, tile):
+        for i, _ in f.range(0, count):
             sums = f.at(f["scratch"], i * (self._groups * _VECTOR))
             found = [f.load(F32V, sums, g * _VECTOR) for g in range(self._groups)]
             self._finish(f, args, item, first + i, found)

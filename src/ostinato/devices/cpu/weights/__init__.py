@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ostinato.devices.cpu.weights.packed import GROUP, TILE, PackedForm, groups
+from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, groups
 from ostinato.devices.cpu.weights.plain import BF16Form, F16Form, F32Form
 from ostinato.devices.cpu.weights.q4_0 import Q4_0Form
 from ostinato.devices.cpu.weights.q4_1 import Q4_1Form
@@ -22,7 +22,7 @@ from ostinato.formats.encodings import CODECS
 from ostinato.ir import encoding as e
 from ostinato.ir.encoding import Encoding
 
-__all__ = ["FORMS", "GROUP", "PACKED", "SOURCES", "STORED", "TILE", "PackedForm", "groups"]
+__all__ = ["FORMS", "GROUP", "PACKED", "SOURCES", "STORED", "PackedForm", "groups"]
 
 _OWN: tuple[PackedForm, ...] = (
     Q4_0Form(e.Q4_0),

@@ -51,9 +51,6 @@ class BlockForm(PackedForm):
     def group_bytes(self, k: int) -> int:
         return units(k) * self.unit.nbytes
 
-    def tile(self, isa: Isa) -> int:
-        return 8 if isa.name == "avx512vnni" else 4
-
     @abstractmethod
     def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
         """The block's quants at `offset`, unsigned: 8 times 64 bytes, four elements of 16 rows each."""

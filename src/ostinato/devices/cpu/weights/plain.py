@@ -34,9 +34,6 @@ class FloatForm(PackedForm):
     def group_bytes(self, k: int) -> int:
         return k * GROUP * self.element.nbytes
 
-    def tile(self, isa: Isa) -> int:
-        return 8 if isa.name == "avx512vnni" else 2
-
     @abstractmethod
     def floats(self, f: Function, bits: Value) -> Value:
         """Elements as f32."""

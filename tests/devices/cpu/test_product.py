@@ -1,0 +1,126 @@
+"""Products with packed weights, against float64; every row has the bits that it has alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from devices.cpu.running import HOST_ISAS, Kernels, at_page_end
+from devices.cpu.weighing import decoded, encoded, packed, quantised, rows_of
+from ostinato.devices.cpu.isa import Isa
+from ostinato.devices.cpu.kernels.pack import Pack
+from ostinato.devices.cpu.kernels.product import Product
+from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec
+from ostinato.devices.cpu.weights import FORMS
+
+ROWS = 33
+SHAPES = [
+    *((form, 17, k) for form in ("q4_0.r16", "q4_1.r16", "q8_0.r16") for k in (32, 64, 96, 160, 576)),
+    *((form, 17, k) for form in ("f16.r16", "bf16.r16", "f32.r16") for k in (1, 7, 20, 64)),
+    *((form, n, 96) for form in ("q4_1.r16", "f16.r16") for n in (1, 15, 16, 40)),
+]
+FEW = [shape for shape in SHAPES if shape[2] in (7, 96)]
+"""What the sets other than the best one are tested with: compiling for them takes longest."""
+CASES = [(isa, shape) for isa in HOST_ISAS for shape in (SHAPES if isa is HOST_ISAS[0] else FEW)]
+BOUND = 1e-6
+"""Of sum |w·x|: sums of up to 576 terms in f32, each rounded to 6e-8, in at most 18 · 2 steps."""
+
+Shape = tuple[str, int, int]
+
+
+def kernels_of(shape: Shape) -> tuple[Product, Product, PrepareRows, Pack]:
+    form, n, k = shape
+    spec = RowSpec(k, quantize=FORMS[form].quantize is not None)
+    one = Product(form, k, n, prepare=spec)
+    many = Product(form, k, n, many=True)
+    return one, many, PrepareRows(spec, x_stride=k), Pack(FORMS[form].source.name, k)
+
+
+@cache
+def kernels_for(isa: Isa) -> Kernels:
+    return Kernels(isa, [kernel for each, shape in CASES if each is isa for kernel in kernels_of(shape)])
+
+
+def stands_for(form: str, x: np.ndarray) -> np.ndarray:
+    """The activations that the form's products really have, float64."""
+    return x.astype(np.float64) if FORMS[form].quantize is None else quantised(x)
+
+
+@pytest.mark.parametrize(("isa", "shape"), CASES, ids=lambda x: x.name if isinstance(x, Isa) else str(x))
+def test_products_are_exact_within_rounding(isa: Isa, shape: Shape) -> None:
+    kernels = kernels_for(isa)
+    form, n, k = shape
+    one, _, _, pack = kernels_of(shape)
+    raw = encoded(FORMS[form].source, n, k)
+    weight = packed(kernels, pack, raw)
+    w = decoded(FORMS[form].source, raw).astype(np.float64)
+    for row in rows_of(4, k):
+        out = at_page_end(np.full(n, np.nan, np.float32))
+        kernels.run(one, [at_page_end(row), weight, out], 0, one.items)
+        x = stands_for(form, row)
+        assert (np.abs(out - w @ x) <= BOUND * (np.abs(w) @ np.abs(x))).all()
+
+
+@pytest.mark.parametrize(("isa", "shape"), CASES, ids=lambda x: x.name if isinstance(x, Isa) else str(x))
+def test_rows_have_the_same_bits_alone_and_together(isa: Isa, shape: Shape) -> None:
+    kernels = kernels_for(isa)
+    form, n, k = shape
+    one, many, prepare, pack = kernels_of(shape)
+    weight = packed(kernels, pack, encoded(FORMS[form].source, n, k))
+    x = rows_of(ROWS, k)
+    alone = np.zeros((ROWS, n), np.float32)
+    for row, out in zip(x, alone, strict=True):
+        kernels.run(one, [row, weight, out], 0, one.items)
+    prepared = np.zeros((ROWS, many.row_bytes), np.uint8)
+    kernels.run(prepare, [x, prepared], 0, ROWS)
+    for count in range(ROWS + 1):
+        rows = at_page_end(prepared[:count]) if count else prepared
+        out = np.full((ROWS, n), np.nan, np.float32)
+        kernels.run(many, [rows, weight, out, np.array([count])], 0, many.items)
+        assert (out[:count].view(np.uint32) == alone[:count].view(np.uint32)).all()
+        assert np.isnan(out[count:]).all()
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("shape", [("q4_1.r16", 40, 96), ("f16.r16", 40, 96)], ids=str)
+def test_a_range_of_items_writes_its_own_outputs(isa: Isa, shape: Shape) -> None:
+    kernels = kernels_for(isa)
+    form, n, k = shape
+    one, many, prepare, pack = kernels_of(shape)
+    weight = packed(kernels, pack, encoded(FORMS[form].source, n, k))
+    x = rows_of(11, k)
+    prepared = np.zeros((11, many.row_bytes), np.uint8)
+    kernels.run(prepare, [x, prepared], 0, 11)
+    whole = np.zeros((11, n), np.float32)
+    kernels.run(many, [prepared, weight, whole, np.array([11])], 0, 3)
+    for low, high in ((0, 0), (0, 1), (1, 2), (2, 3), (1, 3)):
+        mine = slice(16 * low, min(16 * high, n))
+        for kernel, args, rows in ((one, [x[0]], 1), (many, [prepared], 11)):
+            out = np.full((rows, n), np.nan, np.float32)
+            count = [np.array([rows])] if kernel.many else []
+            kernels.run(kernel, [*args, weight, out, *count], low, high)
+            assert (out[:, mine] == whole[:rows, mine]).all()
+            out[:, mine] = np.nan
+            assert np.isnan(out).all()
+
+
+def test_names_of_kernels_differ_with_every_field() -> None:
+    base = Product("q4_1.r16", 96, 32)
+    others = [
+        replace(base, **change)
+        for change in (
+            {"form": "q4_0.r16"},
+            {"k": 64},
+            {"n": 64},
+            {"prepare": RowSpec(96)},
+            {"activation": "silu"},
+            {"gated": True},
+            {"bias": True},
+            {"residual": True},
+            {"many": True},
+        )
+    ]
+    assert len({kernel.symbol for kernel in (base, *others)}) == 10
