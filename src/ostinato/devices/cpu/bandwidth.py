@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from ostinato.devices.cpu.compiler import compile_module
-from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.engine import Engine
 from ostinato.devices.cpu.image import Image, Job
 from ostinato.devices.cpu.kernels.read import BLOCK, ReadBytes
@@ -41,12 +39,9 @@ class ReadBandwidth:
 
     def _loop(self, streams: int, buffer: Buffer) -> Job:
         kernel = ReadBytes(streams)
-        module = Module(self.engine.isa)
-        kernel.emit(module)
-        native = compile_module(module.text(), self.engine.isa, self.engine.cache)
         places = (Place(Slot(BUFFER)), Place(Slot(OUT)))
         step = Step(kernel, places, Items(self.nbytes // BLOCK), (places[1],), "read")
-        job = Job(Image.of(Tape((step,), 0, 0), [native.address(kernel.symbol)]))
+        job = Job(Image.of(Tape((step,), 0, 0), [self.engine.address(kernel)]))
         job.point(BUFFER, buffer.address)
         job.point(OUT, self._out.address)
         return job

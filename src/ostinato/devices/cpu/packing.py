@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from ostinato.device.encoded import EncodedTensor
 from ostinato.device.packing import check_recipe
-from ostinato.devices.cpu.compiler import compile_module
-from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.engine import Engine
 from ostinato.devices.cpu.image import Image, Job
 from ostinato.devices.cpu.kernels.pack import Pack
@@ -76,13 +74,10 @@ def _matrix(
     buffer = _room(heap, form.packed_bytes(n, k), location)
 
     kernel = Pack(form.source.name, k)
-    module = Module(engine.isa)
-    kernel.emit(module)
-    native = compile_module(module.text(), engine.isa, engine.cache)
     places = (Place(Slot(ROWS)), Place(Slot(OUT)))
     step = Step(kernel, places, Items(groups(n)), (places[1],), "pack")
     tape = Tape((step,), 0, 0)
-    job = Job(Image.of(tape, [native.address(kernel.symbol)]))
+    job = Job(Image.of(tape, [engine.address(kernel)]))
     job.point(ROWS, table.ctypes.data)
     job.point(OUT, buffer.address)
     engine.pool.run(job.address, tape.scratch_bytes)

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from ostinato.device.contract import CaptureRefusal, HostArray, Workspace, fitting
 from ostinato.device.segment import Segment, Slot
 from ostinato.device.storage import Storage
-from ostinato.devices.cpu.compiler import compile_module
 from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.engine import Engine
 from ostinato.devices.cpu.image import Image, Job
@@ -62,7 +61,7 @@ class CpuProgram:
         module = Module(engine.isa)
         for step in self.tape.steps:
             step.kernel.emit(module)
-        native = compile_module(module.text(), engine.isa, engine.cache)
+        native = engine.compile(module)
         addresses: dict[str, int] = {}
         for step in self.tape.steps:
             symbol = step.kernel.symbol
