@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ostinato.ir.graph import Node
-from ostinato.ir.location import Location
+from ostinato.ir.location import HOST, Location
 from ostinato.ir.ops.attention import Attention
 from ostinato.ir.ops.const import Const, ConstRole
 from ostinato.ir.ops.movement import Clone, Copy, Reshape, Slice, Squeeze, Unsqueeze
@@ -30,29 +30,19 @@ def join_products(draft: Draft) -> None:
 
     Found by structure alone, so every plan of a model joins the same weights. Raises NoKernel.
     """
+    groups = {place: draft.topology[place].row_group for place in set(draft.placement.values()) - {HOST}}
+    if not any(groups.values()):
+        return
     reads = weight_reads(draft)
     for node in draft.topological():
-        group = _row_group(draft, node)
+        group = groups.get(draft.placement[node.id])
         if group is None:
             continue
         if isinstance(node.op, Attention):
             _join(draft, projections(draft, node), reads, None)
         elif isinstance(node.op, SwiGlu):
-            halves = [draft.nodes[i] for i in node.inputs]
-            width = group if halves[0].shape == halves[1].shape and _divides(group, halves[0]) else None
-            _join(draft, halves, reads, width)
+            _join(draft, [draft.nodes[i] for i in node.inputs], reads, group)
     draft.sweep()
-
-
-def _row_group(draft: Draft, node: Node) -> int | None:
-    if not isinstance(node.op, Attention | SwiGlu):
-        return None
-    return draft.topology[draft.placement[node.id]].row_group
-
-
-def _divides(group: int, product: Node) -> bool:
-    columns = product.shape[-1]
-    return isinstance(columns, int) and columns % group == 0
 
 
 def projections(draft: Draft, attention: Node) -> list[Node]:
@@ -84,10 +74,12 @@ def weight_reads(draft: Draft) -> Reads:
     return reads
 
 
-def _join(draft: Draft, products: Sequence[Node], reads: Reads, width: int | None) -> None:
-    """One product for all of them where `can_join`; `width` interleaves their rows."""
+def _join(draft: Draft, products: Sequence[Node], reads: Reads, group: int | None) -> None:
+    """One product for all of them where `can_join`. Given a `group`, their rows take turns by it, where it
+    divides them; else each comes whole."""
     if not can_join(draft, products, reads):
         return
+    width = group if group and _extent(products[0]) % group == 0 else None
     location = draft.placement[products[0].id]
     columns = [[draft.nodes[product.inputs[at]] for product in products]
                for at in range(1, len(products[0].inputs))]  # fmt: skip
@@ -110,9 +102,8 @@ def _join(draft: Draft, products: Sequence[Node], reads: Reads, width: int | Non
 
 def can_join(draft: Draft, products: Sequence[Node], reads: Reads) -> bool:
     """Different products of one operand, on one device, with weights that can be packed as one."""
-    if len({product.id for product in products}) < 2 or len({p.id for p in products}) < len(products):
-        return False
-    if not all(isinstance(product.op, Linear) for product in products):
+    several = len({product.id for product in products}) == len(products) > 1
+    if not several or not all(isinstance(product.op, Linear) for product in products):
         return False
     if len({(p.inputs[0], draft.placement[p.id], len(p.inputs)) for p in products}) > 1:
         return False
@@ -152,6 +143,7 @@ def _joined_weight(draft: Draft, parts: Sequence[Node], location: Location, widt
 
 
 def _extent(node: Node, axis: int = -1) -> int:
+    """An extent that a weight's shape gives."""
     extent = node.shape[axis]
     assert isinstance(extent, int), "weights have numbers for shapes"
     return extent

@@ -21,15 +21,16 @@ def form_regions(draft: Draft) -> None:
 
     Later nodes are tried first, so of two products in one sum the last to run takes the sum.
     """
+    patterns = {place: draft.topology[place].regions for place in set(draft.placement.values()) - {HOST}}
+    if not any(patterns.values()):
+        return
     scene = Scene.of(draft)
     matches: list[Match] = []
     order = draft.topological()
     for pattern, match in PATTERNS.items():
         for node in reversed(order):
-            location = draft.placement[node.id]
-            if location == HOST or pattern not in draft.topology[location].regions or node.id in scene.held:
-                continue
-            found = match(scene, node)
+            wanted = pattern in patterns.get(draft.placement[node.id], ())
+            found = match(scene, node) if wanted and node.id not in scene.held else None
             if found:
                 matches.append(found)
                 scene.held.update(found.held)
