@@ -175,7 +175,7 @@ class Value:
         return self.lt(other).select(self, other)
 
     def max(self, other: Value | Number) -> Value:
-        """Where `self` is NaN the other one: a compare and a select, one instruction on x86."""
+        """`self` where it is larger, else the other one, also where either is NaN: one instruction on x86."""
         other = self._lift(other)
         return self.gt(other).select(self, other)
 
@@ -365,7 +365,7 @@ class Function:
         return self.lane(value, 0)
 
     def max(self, value: Value) -> Value:
-        """The largest lane; NaN lanes lose."""
+        """The largest lane. With NaN among them, where it stands decides whether it wins (`Value.max`)."""
         while value.type.lanes > 1:
             low, high = self.halves(value)
             value = low.max(high)
