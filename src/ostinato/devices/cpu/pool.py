@@ -9,7 +9,8 @@ import threading
 import weakref
 from typing import ClassVar
 
-from ostinato.devices.cpu import memory, runner, waiting
+from ostinato.devices.cpu import control as at
+from ostinato.devices.cpu import memory, waiting
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.waiting import Native, Waiting
 from ostinato.errors.base import OstinatoError
@@ -41,7 +42,7 @@ class ThreadPool:
         self.threads = threads
         self._waiting = waiting.best() if _waiting is None else _waiting
         self._native = Native.of(isa)
-        self._block = memory.allocate(runner.control_bytes(threads))
+        self._block = memory.allocate(at.nbytes(threads))
         self._control = self._block.address
         self._scratch = memory.allocate(0)
         self.scratch_bytes = 0
@@ -49,12 +50,12 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._start = self._waiting.starter(self._native)
         self._refusal: type[OstinatoError] = PoolClosed
-        self._set(runner.THREADS, threads)
-        self._set(runner.PATIENCE, _PATIENCE if threads <= _cpus() else 0)
-        self._set(runner.LINGER, _LINGER)
-        self._set(runner.YIELD, waiting.offer_cpu())
-        self._set(runner.SYSCALL, self._waiting.syscall)
-        self._set(runner.FUTEX, self._waiting.futex)
+        self._set(at.THREADS, threads)
+        self._set(at.PATIENCE, _PATIENCE if threads <= _cpus() else 0)
+        self._set(at.LINGER, _LINGER)
+        self._set(at.YIELD, waiting.offer_cpu())
+        self._set(at.SYSCALL, self._waiting.syscall)
+        self._set(at.FUTEX, self._waiting.futex)
         self._workers = [
             threading.Thread(
                 target=self._serve,
@@ -104,7 +105,7 @@ class ThreadPool:
         try:
             # Those who wait for the lock find this when they have it: a run without workers would never end.
             self._start = _refuse
-            self._set(runner.STOP, 1, ctypes.c_int32)
+            self._set(at.STOP, 1, ctypes.c_int32)
             self._waiting.alarm(self._native, self._control)
         finally:
             self._lock.release()
@@ -120,8 +121,8 @@ class ThreadPool:
             if nbytes > self.scratch_bytes:
                 stride = -(-nbytes // 4096) * 4096  # no two threads on one page: each touches its own first
                 self._scratch = memory.allocate(stride * self.threads)
-                self._set(runner.SCRATCH, self._scratch.address)
-                self._set(runner.STRIDE, stride)
+                self._set(at.SCRATCH, self._scratch.address)
+                self._set(at.STRIDE, stride)
                 self.scratch_bytes = stride
 
     def _set(

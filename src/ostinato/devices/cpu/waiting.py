@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ostinato.devices.cpu import control as at
 from ostinato.devices.cpu import runner
 from ostinato.devices.cpu.code_cache import CodeCache
 from ostinato.devices.cpu.compiler import compile_module
@@ -97,8 +98,8 @@ class InCondition(Waiting):
         return start
 
     def serve(self, native: Native, control: int, thread: int) -> None:
-        generation = ctypes.c_int32.from_address(control + runner.GENERATION)
-        seen = ctypes.c_int32.from_address(control + runner.LINES + thread * runner.LINE + runner.SEEN)
+        generation = ctypes.c_int32.from_address(control + at.GENERATION)
+        seen = ctypes.c_int32.from_address(control + at.line(thread) + at.SEEN)
         while native.serve(control, thread) == runner.SLEEP:
             with self._changed:
                 while generation.value == seen.value:
