@@ -76,7 +76,7 @@ class Scratch:
     def write(self, slab: Tensor, rows: Tensor, start: Tensor | None = None) -> Tensor:
         if self.symbolic:
             return slab.apply(WriteSlice(SymId("start"), SymId("count")), rows)
-        return slab.apply(WriteSliceDevice(), rows, start or self.start, self.count)
+        return slab.apply(WriteSliceDevice(), rows, self.start if start is None else start, self.count)
 
     def read(self, q: Tensor, k_slab: Tensor, v_slab: Tensor) -> Tensor:
         """`[rows, heads · head_dim]`"""
