@@ -104,9 +104,9 @@ class BlockForm(PackedForm):
     def _pack_block(self, f: Function, block: Value, quants: Value, scales: Value, b: int) -> None:
         for i, word in enumerate(self.words(f, block)):
             f.store(word, quants, self.unit.quants[b] + 4 * GROUP * i)
-        f.store(f.load(I16, block), scales, self.unit.scales[b])
+        f.store(f.load(I16, block, align=1), scales, self.unit.scales[b])
         if self.unit.mins is not None:
-            f.store(f.load(I16, block, 2), scales, self.unit.mins[b])
+            f.store(f.load(I16, block, 2, align=1), scales, self.unit.mins[b])
 
     def unpack(self, f: Function, k: int, w: Value, lane: Value, out: Value) -> None:
         layout = self.unit
