@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,10 @@ class Buffer:
 
     array: NDArray[np.uint8]
     """The bytes, `[nbytes]`, writable."""
+    address: int = field(init=False)
 
-    @property
-    def address(self) -> int:
-        return self.array.ctypes.data
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "address", self.array.ctypes.data)
 
     @property
     def nbytes(self) -> int:
@@ -50,9 +50,9 @@ def allocate(nbytes: int, *, huge: bool = False) -> Buffer:
         MemoryError: The system refuses.
     """
     if nbytes < SMALL:
-        some = np.zeros(nbytes + LINE, np.uint8)
+        some = np.zeros(nbytes + 2 * LINE, np.uint8)
         start = -some.ctypes.data % LINE
-        return Buffer(some[start : start + nbytes])
+        return Buffer(some[start : start + LINE + nbytes][:nbytes])
     slack = HUGE_PAGE - mmap.PAGESIZE if nbytes >= HUGE_PAGE else 0
     try:
         pages = mmap.mmap(-1, max(nbytes + slack, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
