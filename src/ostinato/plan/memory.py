@@ -53,7 +53,8 @@ def memory_plan(draft: Draft, segment: Segment) -> MemoryPlan:
 
 def _extend(lives: dict[NodeId, tuple[int, int]], node: NodeId | None, at: int) -> None:
     if node is not None:
-        lives[node] = (lives[node][0], at)
+        first, last = lives[node]
+        lives[node] = (first, max(last, at))
 
 
 def elsewhere(node: Node) -> bool:
