@@ -318,6 +318,10 @@ class Function:
         where = self.at(pointer, offset)
         self.raw(f"call void @llvm.prefetch.p0(ptr {where.name}, i32 0, i32 {locality}, i32 1)")
 
+    def unrelated(self, pointer: Value) -> Value:
+        """The same address as one that LLVM knows nothing about: loads from both stay two."""
+        return self.op(PTR, f'call ptr asm "", "=r,0"(ptr {pointer.name})')
+
     # vectors
 
     def broadcast(self, value: Value, lanes: int = 16) -> Value:

@@ -13,15 +13,8 @@ from ostinato.devices.cpu.kernels.attention_merge import (
     merge_record,
     write_result,
 )
-from ostinato.devices.cpu.kernels.attention_span import (
-    LOG2_E,
-    SPAN,
-    Attended,
-    SpanMemory,
-    SpanShape,
-    attend_span,
-    spans_of,
-)
+from ostinato.devices.cpu.kernels.attention_shape import LOG2_E, SPAN, Attended, SpanShape, spans_of
+from ostinato.devices.cpu.kernels.attention_span import SpanMemory, attend_span
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.rope import rope_to
 from ostinato.devices.cpu.kernels.slab_write import outside, report, write_row
@@ -172,8 +165,10 @@ class AttendOne(Attend):
                 self._query(f, args, f.const(I64, 0), x, q)
                 k = f.at(args["k_slab"], head * self.k.head_stride)
                 v = f.at(args["v_slab"], head * self.v.head_stride)
+                ahead = self._k_of(f, args, (item + 1).min(f["high"] - 1), spans)
                 record = f.at(args["partials"], item * shape.record_bytes)
-                attend_span(f, shape, SpanMemory(q, weights, zeros, k, v, record), first, [row])
+                memory = SpanMemory(q, weights, zeros, k, v, record, ahead)
+                attend_span(f, shape, memory, first, [row])
             arrived = f.atomic_add(args["counters"], head * 4, 1)
             for _ in f.when(arrived.eq(spans.cast("trunc", I32) - 1)):
                 f.atomic_store(f.const(I32, 0), args["counters"], head * 4)
@@ -182,6 +177,12 @@ class AttendOne(Attend):
                 for done, _ in f.range(*spans_of(row)):
                     merge_record(f, shape, state, f.at(base, done * shape.record_bytes), factors)
                 write_result(f, shape, state, 0, f.at(args["out"], head * (self.group * self.v_dim * 4)))
+
+    def _k_of(self, f: Function, args: dict[str, Value], item: Value, spans: Value) -> Value:
+        """Where an item's K starts."""
+        head = item // spans
+        span = item - head * spans
+        return f.at(args["k_slab"], head * self.k.head_stride + span * (SPAN * self.k_dim * self.k.element))
 
     def _refused(self, f: Function, start: Value, length: Value, args: dict[str, Value]) -> Value:
         """Whether the row or what it attends lies outside the slabs, which the error record then says."""
@@ -246,7 +247,8 @@ class AttendMany(Attend):
             v = f.at(args["v_slab"], head * self.v.head_stride)
             empty_record(f, shape, state)
             for span, _ in f.range(spans_of(rows[0])[0], spans_of(rows[-1])[1]):
-                attend_span(f, shape, SpanMemory(q, weights, zeros, k, v, record), span * SPAN, rows)
+                memory = SpanMemory(q, weights, zeros, k, v, record)
+                attend_span(f, shape, memory, span * SPAN, rows)
                 merge_record(f, shape, state, record, factors)
             for r, number in enumerate(numbers):
                 out = number * (self.heads * self.v_dim * 4) + head * (self.group * self.v_dim * 4)

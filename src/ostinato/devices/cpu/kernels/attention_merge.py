@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32, F32V, LANES
-from ostinato.devices.cpu.kernels.attention_span import LOWEST, SpanShape
+from ostinato.devices.cpu.kernels.attention_shape import LOWEST, SpanShape
 from ostinato.devices.cpu.kernels.math import exp2
 
 

@@ -14,88 +14,26 @@ from dataclasses import dataclass
 
 from ostinato.devices.cpu.emit.builder import Carried, Function, Value
 from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, I64, LANES
+from ostinato.devices.cpu.kernels.attention_shape import LOG2_E, LOWEST, SPAN, Attended, SpanShape
 from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.kernels.math import exp2
 from ostinato.devices.cpu.slabs import BLOCK, SlabGeometry
 from ostinato.ir.dtype import DType
 
-SPAN = 128
-"""Positions of a span; a multiple of a K block's."""
-
-LOG2_E = 1.4426950408889634
-LOWEST = -3.4028234663852886e38
-"""The least finite float32: the largest score of no scores, so that -inf less it is -inf."""
-
 _UNROLL = 4
-
-
-@dataclass(frozen=True)
-class SpanShape:
-    """`rows` query rows of `group` heads each: vector n is head n % group of row n // group.
-
-    A record is `[vectors][width]` float32 of summed values, then the largest scores and the sums of weights,
-    each `[vectors rounded up to 16]`.
-    """
-
-    rows: int
-    group: int
-    k: SlabGeometry
-    v: SlabGeometry
-    windowed: bool
-    masked: bool
-
-    @property
-    def vectors(self) -> int:
-        return self.rows * self.group
-
-    @property
-    def lanes(self) -> int:
-        """Vectors, rounded up to whole machine vectors."""
-        return -(-self.vectors // LANES) * LANES
-
-    @property
-    def columns(self) -> int:
-        """Machine vectors of a V row."""
-        return self.v.width // LANES
-
-    @property
-    def q_pitch(self) -> int:
-        """Bytes from one query vector to the next."""
-        return -(-self.k.dim // LANES) * LANES * 4
-
-    @property
-    def values_bytes(self) -> int:
-        return self.vectors * self.v.width * 4
-
-    @property
-    def record_bytes(self) -> int:
-        return self.values_bytes + 2 * self.lanes * 4
-
-
-@dataclass(frozen=True)
-class Attended:
-    """What one row attends: positions low … high - 1, of them those that its mask row, if any, leaves."""
-
-    low: Value
-    high: Value
-    mask: Value | None = None
-
-    def within(self, f: Function, first: Value) -> Attended:
-        """Its part of the span that starts at `first`; empty ranges stay ranges."""
-        low = self.low.max(first).min(first + SPAN)
-        return Attended(low, self.high.min(first + SPAN).max(low), self.mask)
-
-
-def spans_of(row: Attended) -> tuple[Value, Value]:
-    """The first span in which a row attends something, and the one after the last."""
-    past = (row.high + (SPAN - 1)) // SPAN
-    return row.low // SPAN, row.low.lt(row.high).select(past, 0)
+_LINE = 64
+_NEAR = 2
+"""Ask for memory as far as the second cache: the first one is full of the span at hand."""
 
 
 @dataclass(frozen=True)
 class SpanMemory:
     """Addresses: the query vectors `[vectors][q_pitch]`, weights `[vectors][SPAN]`, a row of V zeros, the KV
-    head's K and V, and the record to write."""
+    head's K and V, and the record to write.
+
+    With `ahead`, the K of the span that comes next, memory is asked for early: for V while scores are
+    computed, for the next K while values are summed. So it is read at one pace through both.
+    """
 
     q: Value
     weights: Value
@@ -103,18 +41,182 @@ class SpanMemory:
     k: Value
     v: Value
     record: Value
+    ahead: Value | None = None
 
 
 def attend_span(
     f: Function, shape: SpanShape, memory: SpanMemory, first: Value, rows: Sequence[Attended]
 ) -> None:
-    """The record of the span that starts at position `first`; later rows attend nothing earlier, nor end
-    earlier, than those before them."""
-    rows = [row.within(f, first) for row in rows]
-    blocks = (rows[0].low >> 5, (rows[-1].high + (BLOCK - 1)) >> 5)
-    _scores(f, shape, memory, first, rows, blocks)
-    _weights(f, shape, memory, first, blocks)
-    _values(f, shape, memory, first, rows)
+    """Write the record of the span that starts at position `first`.
+
+    Later rows attend nothing earlier, nor end earlier, than those before them.
+    """
+    _Span(f, shape, memory, first, [row.within(f, first) for row in rows]).write()
+
+
+@dataclass(frozen=True)
+class _Span:
+    """`rows` are what they attend of the span."""
+
+    f: Function
+    shape: SpanShape
+    memory: SpanMemory
+    first: Value
+    rows: Sequence[Attended]
+
+    def write(self) -> None:
+        blocks = (self.rows[0].low >> 5, (self.rows[-1].high + (BLOCK - 1)) >> 5)
+        self._scores(blocks)
+        self._weights(blocks)
+        self._values()
+
+    def _scores(self, blocks: tuple[Value, Value]) -> None:
+        """Scores where a vector attends and -inf elsewhere, to its weights; the largest to the record."""
+        f, shape = self.f, self.shape
+        for begin, size in groups(shape.vectors, min(8, budget(f) // 2)):
+            members = range(begin, begin + size)
+            largest = {f"m{n}": f.const(F32V, LOWEST) for n in members}
+            for block, s in f.range(blocks[0], blocks[1], 1, **largest):
+                sums = self._products(block, members)
+                position = block << 5
+                target = f.at(self.memory.weights, (position - self.first) << 2)
+                for j in range(BLOCK // LANES):
+                    lanes: dict[int, tuple[Value, Value | None]] = {}
+                    for n in members:
+                        row = n // shape.group
+                        if row not in lanes:
+                            lanes[row] = _lanes(f, self.rows[row], position + j * LANES)
+                        attended, term = lanes[row]
+                        score = sums[n][j] if term is None else sums[n][j] + term
+                        score = attended.select(score, -float("inf"))
+                        f.store(score, target, n * SPAN * 4 + j * LANES * 4)
+                        s[f"m{n}"] = score.max(s[f"m{n}"])
+            for n in members:
+                f.store(f.max(s[f"m{n}"]), self.memory.record, shape.values_bytes + 4 * n)
+
+    def _products(self, block: Value, members: range) -> dict[int, list[Value]]:
+        """q · K of a block's positions for some vectors: two machine vectors each."""
+        f, memory = self.f, self.memory
+        slab, v = self.shape.k, self.shape.v
+        k = f.at(memory.k, block * slab.block_bytes)
+        halves = range(BLOCK // LANES)
+        queries = operands(f, memory.q, len(halves))
+        row = BLOCK * slab.element
+        early = memory.ahead is not None and members[0] == 0
+        share = -(-v.block_bytes // slab.dim // _LINE) * _LINE
+
+        def step(s: Carried, d: Value, e: int) -> None:
+            if early:
+                for line in range(0, share, _LINE):
+                    f.prefetch(memory.v, block * v.block_bytes + d * share + (e * share + line), _NEAR)
+            keys = [load_stored(f, slab, k, d * row + (e * row + j * LANES * slab.element)) for j in halves]
+            for n in members:
+                for j in halves:
+                    q = f.broadcast(f.load(F32, queries[j], d * 4 + (n * self.shape.q_pitch + 4 * e)))
+                    s[f"s{n}_{j}"] = f.fma(q, keys[j], s[f"s{n}_{j}"])
+
+        sums = {f"s{n}_{j}": f.zero(F32V) for n in members for j in halves}
+        state = _unrolled(f, f.const(I64, 0), f.const(I64, slab.dim), sums, step)
+        return {n: [state[f"s{n}_{j}"] for j in halves] for n in members}
+
+    def _weights(self, blocks: tuple[Value, Value]) -> None:
+        """Scores become 2^(score - m); their sums go to the record. What isn't attended weighs 0."""
+        f, shape, record = self.f, self.shape, self.memory.record
+        begin, end = ((block << 5) - self.first for block in blocks)
+        for n, _ in f.range(0, shape.vectors):
+            largest = f.broadcast(f.load(F32, record, n * 4 + shape.values_bytes))
+            weights = f.at(self.memory.weights, n * (SPAN * 4))
+            for at, s in f.range(begin, end, BLOCK, total=f.zero(F32V)):
+                for j in range(BLOCK // LANES):
+                    here = (at << 2) + j * LANES * 4
+                    weight = exp2(f, f.load(F32V, weights, here) - largest)
+                    f.store(weight, weights, here)
+                    s.total = s.total + weight
+            f.store(f.sum(s.total), record, n * 4 + (shape.values_bytes + shape.lanes * 4))
+
+    def _values(self) -> None:
+        """The weighted sums of V rows, position by position, to the record."""
+        most = budget(self.f)
+        for column, width in groups(self.shape.columns, min(4, most)):
+            for begin, size in groups(self.shape.vectors, most // width):
+                self._value_sums(range(begin, begin + size), range(column, column + width))
+
+    def _value_sums(self, vectors: range, columns: range) -> None:
+        """A tile of the sums. V is read only where a row attends: its other cells may hold anything."""
+        f, shape = self.f, self.shape
+        sums = {f"a{n}_{c}": f.zero(F32V) for n in vectors for c in columns}
+        weights = operands(f, self.memory.weights, len(columns))
+
+        def go(members: Sequence[int], low: Value, high: Value, mask: Value | None = None) -> None:
+            step = self._add(members, columns, weights, mask)
+            names = [f"a{n}_{c}" for n in members for c in columns]
+            state = _unrolled(f, low, high.max(low), {name: sums[name] for name in names}, step)
+            sums.update({name: state[name] for name in names})
+
+        numbers = range(vectors[0] // shape.group, vectors[-1] // shape.group + 1)
+        rows = {r: self.rows[r] for r in numbers}
+        if len(rows) == 1:
+            (row,) = rows.values()
+            go(vectors, row.low, row.high, row.mask)
+        else:  # what all rows attend together, and what only some do before and after it
+            low = rows[numbers[-1]].low
+            high = rows[numbers[0]].high.max(low)
+            own = {r: [n for n in vectors if n // shape.group == r] for r in numbers}
+            if shape.windowed:
+                for r in numbers[:-1]:
+                    go(own[r], rows[r].low, rows[r].high.min(low))
+            go(vectors, low, high)
+            for r in numbers[1:]:
+                go(own[r], high, rows[r].high)
+        for n in vectors:
+            for c in columns:
+                f.store(sums[f"a{n}_{c}"], self.memory.record, (n * shape.columns + c) * LANES * 4)
+
+    def _add(
+        self, members: Sequence[int], columns: range, weights: Sequence[Value], mask: Value | None
+    ) -> Callable[[Carried, Value, int], None]:
+        """A step that adds one position's values, weighed, to the sums of some vectors."""
+        f, memory = self.f, self.memory
+        slab, k = self.shape.v, self.shape.k
+        row = slab.width * slab.element
+        early = members[0] == 0 and columns[0] == 0
+        share = k.dim * k.element
+
+        def step(s: Carried, position: Value, e: int) -> None:
+            if early and memory.ahead is not None:
+                for line in range(0, share, _LINE):
+                    f.prefetch(memory.ahead, (position - self.first) * share + (e * share + line), _NEAR)
+            v = f.at(memory.v, position * row + e * row)
+            if mask is not None:
+                attended = f.load(F32, mask, (position << 2) + 4 * e).gt(-float("inf"))
+                v = attended.select(v, memory.zeros)
+            values = [load_stored(f, slab, v, c * LANES * slab.element) for c in columns]
+            at = (position - self.first) << 2
+            for n in members:
+                for pointer, c, value in zip(weights, columns, values, strict=True):
+                    weight = f.broadcast(f.load(F32, pointer, at + (n * SPAN * 4 + 4 * e)))
+                    s[f"a{n}_{c}"] = f.fma(weight, value, s[f"a{n}_{c}"])
+
+        return step
+
+
+def attended_lanes(f: Function, row: Attended, first: Value) -> Value:
+    """Which of the sixteen positions from `first` on the row attends; unsigned, so one comparison."""
+    skipped = f.broadcast((first - row.low).cast("trunc", I32))
+    count = f.broadcast((row.high - row.low).cast("trunc", I32))
+    return (f.iota() + skipped).below(count)
+
+
+def _lanes(f: Function, row: Attended, first: Value) -> tuple[Value, Value | None]:
+    """Which positions are attended, and what the mask adds to their scores."""
+    attended = attended_lanes(f, row, first)
+    if row.mask is None:
+        return attended, None
+    count = (row.high - first).max(0).min(LANES)
+    mask = f.load_part(F32V, row.mask, first << 2, count)
+    attended = attended & mask.gt(-float("inf"))
+    # -inf takes a position away; the lowest finite numbers only make it as unlikely as can be.
+    return attended, (mask * LOG2_E).max(LOWEST)
 
 
 def budget(f: Function) -> int:
@@ -131,79 +233,6 @@ def groups(count: int, most: int) -> Iterator[tuple[int, int]]:
         yield first, min(size, count - first)
 
 
-# scores
-
-
-def attended_lanes(f: Function, row: Attended, first: Value) -> Value:
-    """Which of the sixteen positions from `first` on the row attends; unsigned, so one comparison."""
-    skipped = f.broadcast((first - row.low).cast("trunc", I32))
-    count = f.broadcast((row.high - row.low).cast("trunc", I32))
-    return (f.iota() + skipped).below(count)
-
-
-def _scores(
-    f: Function,
-    shape: SpanShape,
-    memory: SpanMemory,
-    first: Value,
-    rows: Sequence[Attended],
-    blocks: tuple[Value, Value],
-) -> None:
-    """Scores where a vector attends and -inf elsewhere, to its weights; the largest to the record."""
-    for begin, size in groups(shape.vectors, min(8, budget(f) // 2)):
-        members = range(begin, begin + size)
-        largest = {f"m{n}": f.const(F32V, LOWEST) for n in members}
-        for block, s in f.range(blocks[0], blocks[1], 1, **largest):
-            sums = _products(f, shape, memory, block, members)
-            position = block << 5
-            target = f.at(memory.weights, (position - first) << 2)
-            for j in range(BLOCK // LANES):
-                lanes: dict[int, tuple[Value, Value | None]] = {}
-                for n in members:
-                    at = n // shape.group
-                    if at not in lanes:
-                        lanes[at] = _lanes(f, rows[at], position + j * LANES)
-                    attended, term = lanes[at]
-                    score = sums[n][j] if term is None else sums[n][j] + term
-                    score = attended.select(score, -float("inf"))
-                    f.store(score, target, n * SPAN * 4 + j * LANES * 4)
-                    s[f"m{n}"] = score.max(s[f"m{n}"])
-        for n in members:
-            f.store(f.max(s[f"m{n}"]), memory.record, shape.values_bytes + 4 * n)
-
-
-def _lanes(f: Function, row: Attended, first: Value) -> tuple[Value, Value | None]:
-    """Which positions are attended, and what the mask adds to their scores."""
-    attended = attended_lanes(f, row, first)
-    if row.mask is None:
-        return attended, None
-    count = (row.high - first).max(0).min(LANES)
-    mask = f.load_part(F32V, row.mask, first << 2, count)
-    attended = attended & mask.gt(-float("inf"))
-    # -inf takes a position away; the lowest finite numbers only make it as unlikely as can be.
-    return attended, (mask * LOG2_E).max(LOWEST)
-
-
-def _products(
-    f: Function, shape: SpanShape, memory: SpanMemory, block: Value, members: range
-) -> dict[int, list[Value]]:
-    """q · K of a block's positions for some vectors: two machine vectors each."""
-    k = f.at(memory.k, block * shape.k.block_bytes)
-    halves = range(BLOCK // LANES)
-    sums = {f"s{n}_{j}": f.zero(F32V) for n in members for j in halves}
-    row = BLOCK * shape.k.element
-
-    def step(s: Carried, d: Value, e: int) -> None:
-        keys = [load_stored(f, shape.k, k, d * row + (e * row + j * LANES * shape.k.element)) for j in halves]
-        for n in members:
-            q = f.broadcast(f.load(F32, memory.q, d * 4 + (n * shape.q_pitch + 4 * e)))
-            for j in halves:
-                s[f"s{n}_{j}"] = f.fma(q, keys[j], s[f"s{n}_{j}"])
-
-    state = _unrolled(f, f.const(I64, 0), f.const(I64, shape.k.dim), sums, step)
-    return {n: [state[f"s{n}_{j}"] for j in halves] for n in members}
-
-
 def _unrolled(
     f: Function,
     low: Value,
@@ -212,9 +241,12 @@ def _unrolled(
     step: Callable[[Carried, Value, int], None],
 ) -> Carried:
     """`step(state, i, e)` for i + e from `low` to `high` - 1, a few a turn; `high` isn't below `low`."""
-    whole = low + ((high - low) & -_UNROLL)
+    parts = [(low, high, 1)]
+    if "avx2" in f.module.isa.requires:  # elsewhere a step is many instructions as it is
+        whole = low + ((high - low) & -_UNROLL)
+        parts = [(low, whole, _UNROLL), (whole, high, 1)]
     state = Carried(carried)
-    for begin, end, turn in ((low, whole, _UNROLL), (whole, high, 1)):
+    for begin, end, turn in parts:
         for i, state in f.range(begin, end, turn, **{name: state[name] for name in carried}):
             for e in range(turn):
                 step(state, i, e)
@@ -228,84 +260,12 @@ def load_stored(f: Function, slab: SlabGeometry, pointer: Value, offset: Value |
     return f.load(F32V, pointer, offset)
 
 
-# weights and values
+def operands(f: Function, pointer: Value, count: int) -> list[Value]:
+    """A pointer for each of `count` products that share a scalar in memory.
 
-
-def _weights(
-    f: Function, shape: SpanShape, memory: SpanMemory, first: Value, blocks: tuple[Value, Value]
-) -> None:
-    """Scores become 2^(score - m); their sums go to the record. What isn't attended weighs 0."""
-    begin, end = ((block << 5) - first for block in blocks)
-    for n, _ in f.range(0, shape.vectors):
-        largest = f.broadcast(f.load(F32, memory.record, n * 4 + shape.values_bytes))
-        weights = f.at(memory.weights, n * (SPAN * 4))
-        for at, s in f.range(begin, end, BLOCK, total=f.zero(F32V)):
-            for j in range(BLOCK // LANES):
-                here = (at << 2) + j * LANES * 4
-                weight = exp2(f, f.load(F32V, weights, here) - largest)
-                f.store(weight, weights, here)
-                s.total = s.total + weight
-        f.store(f.sum(s.total), memory.record, n * 4 + (shape.values_bytes + shape.lanes * 4))
-
-
-def _values(
-    f: Function, shape: SpanShape, memory: SpanMemory, first: Value, rows: Sequence[Attended]
-) -> None:
-    """The weighted sums of V rows, position by position, to the record."""
-    most = budget(f)
-    for column, width in groups(shape.columns, min(4, most)):
-        for begin, size in groups(shape.vectors, most // width):
-            _value_sums(
-                f, shape, memory, first, rows, range(begin, begin + size), range(column, column + width)
-            )
-
-
-def _value_sums(
-    f: Function,
-    shape: SpanShape,
-    memory: SpanMemory,
-    first: Value,
-    rows: Sequence[Attended],
-    vectors: range,
-    columns: range,
-) -> None:
-    """A tile of the sums. V is read only where a row attends: its other cells may hold anything."""
-    sums = {f"a{n}_{c}": f.zero(F32V) for n in vectors for c in columns}
-    row_bytes = shape.v.width * shape.v.element
-    numbers = range(vectors[0] // shape.group, vectors[-1] // shape.group + 1)
-
-    def add(members: Sequence[int], mask: Value | None) -> Callable[[Carried, Value, int], None]:
-        def step(s: Carried, position: Value, e: int) -> None:
-            v = f.at(memory.v, position * row_bytes + e * row_bytes)
-            if mask is not None:
-                attended = f.load(F32, mask, (position << 2) + 4 * e).gt(-float("inf"))
-                v = attended.select(v, memory.zeros)
-            values = [load_stored(f, shape.v, v, c * LANES * shape.v.element) for c in columns]
-            at = f.at(memory.weights, (position - first) << 2)
-            for n in members:
-                weight = f.broadcast(f.load(F32, at, n * SPAN * 4 + 4 * e))
-                for c, value in zip(columns, values, strict=True):
-                    s[f"a{n}_{c}"] = f.fma(weight, value, s[f"a{n}_{c}"])
-
-        return step
-
-    def go(members: Sequence[int], low: Value, high: Value, mask: Value | None = None) -> None:
-        names = [f"a{n}_{c}" for n in members for c in columns]
-        state = _unrolled(f, low, high.max(low), {name: sums[name] for name in names}, add(members, mask))
-        sums.update({name: state[name] for name in names})
-
-    if len(numbers) == 1:
-        row = rows[numbers[0]]
-        go(vectors, row.low, row.high, row.mask)
-    else:  # what all rows attend together, what only some do before and after it
-        low, high = rows[numbers[-1]].low, rows[numbers[0]].high.max(rows[numbers[-1]].low)
-        own = {r: [n for n in vectors if n // shape.group == r] for r in numbers}
-        if shape.windowed:
-            for r in numbers[:-1]:
-                go(own[r], rows[r].low, rows[r].high.min(low))
-        go(vectors, low, high)
-        for r in numbers[1:]:
-            go(own[r], high, rows[r].high)
-    for n in vectors:
-        for c in columns:
-            f.store(sums[f"a{n}_{c}"], memory.record, (n * shape.columns + c) * LANES * 4)
+    AVX-512 multiplies by a scalar in memory at no cost, and LLVM writes that where the scalar has one use; to
+    load and spread it once takes up to a third longer, since it waits for the port that K and V come through.
+    """
+    if "avx512f" in f.module.isa.requires:
+        return [f.unrelated(pointer) for _ in range(count)]
+    return [pointer] * count
