@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from math import prod
 
@@ -150,3 +151,9 @@ def test_lanes_at_minus_infinity_weigh_nothing(kernels: Kernels) -> None:
     weights = CHAINS["Softmax"].run(kernels, {ROWS: 2}, [x.reshape(-1)])
     assert (weights[0, 5:] == 0).all()
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+
+
+def test_floats_carry_no_fast_math_flag(kernels: Kernels) -> None:
+    flags = "fast|nnan|ninf|nsz|arcp|contract|afn|reassoc"
+    assert re.search(r"= fadd float ", kernels.ir)
+    assert not re.search(rf"= (f\w+|call|select|phi) ({flags})\b", kernels.ir)

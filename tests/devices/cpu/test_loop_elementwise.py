@@ -48,7 +48,7 @@ PAIRS = {
     "many rows": (given(ROWS, 24), given(ROWS, 24), ({ROWS: 400},)),
     "rows and columns": (given(ROWS, COLS), given(COLS), SOME),
     "rows by columns": (given(COLS, ROWS, moves=FLIP), given(ROWS, 1), SOME),
-    "rows and rows": (given(ROWS, 1), given(1, ROWS), SOME_ROWS),
+    "rows and rows": (given(ROWS, 1, 300), given(1, ROWS, 1), SOME_ROWS),
 }
 BINARY = (
     elementwise.Add(),

@@ -69,6 +69,16 @@ def test_largest(kernels: Kernels, one: Case) -> None:
         same_bits_of_largest(*results(kernels, one, dict(env), anything))
 
 
+@pytest.mark.parametrize("one", INDICES, ids=str)
+def test_zeros_of_both_signs_are_equals(kernels: Kernels, one: Case) -> None:
+    for env in one.envs:
+        np.testing.assert_array_equal(*results(kernels, one, dict(env), zeros))
+
+
+def zeros(rng: np.random.Generator, dtype: DType, count: int) -> np.ndarray:
+    return rng.choice(np.array([0.0, -0.0], np.float32), count)
+
+
 def same_bits_of_largest(result: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(result, expected)  # which zero is the larger is nobody's business
 
