@@ -18,6 +18,7 @@ from ostinato.errors.cpu import (
     NativeSymbolMissing,
     PoolAfterFork,
     PoolClosed,
+    SelfTestFailed,
 )
 from ostinato.errors.decode import (
     CacheMismatch,
@@ -197,6 +198,7 @@ __all__ = [
     "PoolClosed",
     "PromptTooLong",
     "RowOutOfRange",
+    "SelfTestFailed",
     "ShapeMismatch",
     "SlotBusy",
     "StaleCapture",

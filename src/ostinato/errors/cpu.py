@@ -113,3 +113,19 @@ class PoolClosed(OstinatoError, RuntimeError):
     @property
     def remedy(self) -> str:
         return "Run nothing while the interpreter exits."
+
+
+@dataclass(eq=False)
+class SelfTestFailed(OstinatoError, ArithmeticError):
+    """A product computed with the instruction set `name` isn't what it must be."""
+
+    name: str
+    expected: str
+    got: str
+
+    def message(self) -> str:
+        return f"the {self.name} kernels compute wrong results here: {self.got} instead of {self.expected}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Force another set (OSTINATO_CPU=generic), or another device: {_ELSEWHERE}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from math import prod
 from types import MappingProxyType
@@ -10,15 +11,16 @@ from ostinato.device.contract import HostArray, array_of
 from ostinato.device.encoded import EncodedTensor
 from ostinato.device.segment import Segment
 from ostinato.device.storage import Part, Storage
-from ostinato.device.traits import SlabLayout, Traits, WeightLayout, WritePath
+from ostinato.device.traits import Traits, WeightLayout, WritePath
 from ostinato.devices.cpu import isa as isas
+from ostinato.devices.cpu import selftest
 from ostinato.devices.cpu.code_cache import CodeCache
 from ostinato.devices.cpu.engine import Engine
 from ostinato.devices.cpu.lower import REGIONS
 from ostinato.devices.cpu.memory import Heap, allocate
 from ostinato.devices.cpu.packing import VECTOR, pack
 from ostinato.devices.cpu.program import CpuProgram
-from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding
+from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding, slab_layout
 from ostinato.devices.cpu.weights import GROUP, PACKED
 from ostinato.errors.device import DeviceMismatch, OutOfDeviceMemory
 from ostinato.errors.graph import BindingMismatch
@@ -60,20 +62,21 @@ class CpuDevice:
         self.location = Location("cpu", ordinal)
         self.engine = Engine(isa or isas.select(), cache, threads)
         self._weights = Heap()
+        self._testing = threading.Lock()
+        self._tested = False
         self.traits = Traits(
             ops=_OPS,
             dtypes=frozenset(DType),
             weight_layouts=MappingProxyType(
                 {
-                    source: WeightLayout(form.name, form.stored, form.quantize)
+                    source: WeightLayout(form.name, form.stored, form.quantize, GROUP)
                     for source, form in PACKED.items()
                 }
             ),
             vector_layouts=MappingProxyType(dict.fromkeys(CODECS, WeightLayout(VECTOR, enc.F32))),
             kv_layouts=MappingProxyType(
                 {
-                    dtype: SlabLayout(slab_encoding(dtype, "k"), slab_encoding(dtype, "v"))
-                    for dtype in (DType.F16, DType.F32)
+                    dtype: slab_layout(dtype) for dtype in (DType.F16, DType.F32)
                 }
             ),
             regions=frozenset(REGIONS),
@@ -141,6 +144,11 @@ class CpuDevice:
         return Storage(self.location, DType.F32, encoding, (Part("values", buffer.nbytes, buffer),))
 
     def compile(self, segment: Segment) -> CpuProgram:
+        """Raises NoKernel, and SelfTestFailed before any code of the device's is used."""
+        with self._testing:
+            if not self._tested:
+                selftest.check(self.engine)
+                self._tested = True
         return CpuProgram(segment, self.engine)
 
     def set_threads(self, count: int) -> None:
