@@ -33,6 +33,11 @@ def instruction_set() -> str | None:
     return os.environ.get("OSTINATO_CPU", "").strip().lower() or None
 
 
+def pin() -> bool:
+    """Whether `OSTINATO_PIN` asks that each worker thread stay on one CPU."""
+    return flag("OSTINATO_PIN")
+
+
 def threads() -> int | None:
     """The thread count that `OSTINATO_THREADS` asks for, or None when it is unset or empty.
 

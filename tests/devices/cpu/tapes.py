@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ostinato.devices.cpu.compiler import compile_module
 from ostinato.devices.cpu.emit.builder import Function, Module, Value
-from ostinato.devices.cpu.emit.types import F32, I32, I64
+from ostinato.devices.cpu.emit.types import F32, I32, I64, VOID
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.runner import BARRIER
@@ -152,4 +153,26 @@ def prefix_sums(isa: Isa, count: int, *, barrier: bool = True) -> tuple[Job, np.
     return Job(isa, steps), first, x
 
 
-__all__ = ["KERNELS", "SCRATCH", "Busy", "Divide", "Job", "Mark", "Step", "Wherever", "prefix_sums"]
+def float_mode(isa: Isa) -> tuple[Callable[[], int], Callable[[int], None]]:
+    """(get, set): the calling thread's MXCSR."""
+    module = Module(isa)
+    f = module.function("get_mode", "ptr word")
+    f.call("llvm.x86.sse.stmxcsr", VOID, f["word"])
+    f.ret()
+    f = module.function("set_mode", "ptr word")
+    f.call("llvm.x86.sse.ldmxcsr", VOID, f["word"])
+    f.ret()
+    native = compile_module(module.text(), isa, None)
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    read, write = (signature(native.address(name)) for name in ("get_mode", "set_mode"))
+    word = np.zeros(1, np.uint32)
+
+    def get() -> int:
+        read(word.ctypes.data)
+        return int(word[0])
+
+    def set_(mode: int) -> None:
+        word[0] = mode
+        write(word.ctypes.data)
+
+    return get, set_

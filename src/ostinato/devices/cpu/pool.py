@@ -10,11 +10,12 @@ import weakref
 from typing import ClassVar
 
 from ostinato.devices.cpu import control as at
-from ostinato.devices.cpu import memory, waiting
+from ostinato.devices.cpu import memory, pinning, waiting
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.waiting import Native, Waiting
 from ostinato.errors.base import OstinatoError
 from ostinato.errors.cpu import PoolAfterFork, PoolClosed
+from ostinato.host import env
 
 _LINGER = (
     1 << 14
@@ -56,6 +57,7 @@ class ThreadPool:
         self._set(at.YIELD, waiting.offer_cpu())
         self._set(at.SYSCALL, self._waiting.syscall)
         self._set(at.FUTEX, self._waiting.futex)
+        self._places = pinning.places(threads) if env.pin() else []
         self._workers = [
             threading.Thread(
                 target=self._serve,
@@ -114,6 +116,8 @@ class ThreadPool:
                 worker.join(_LEAVE_SECONDS)
 
     def _serve(self, thread: int) -> None:  # a worker holds the pool, whose memory it works on
+        if self._places:
+            pinning.stay(self._places[thread])
         self._waiting.serve(self._native, self._control, thread)
 
     def _grow(self, nbytes: int) -> None:

@@ -97,12 +97,12 @@ def _barrier(module: Module) -> None:
         other = f["thread"] - s.distance
         theirs = f.at(thread_line(f, other.lt(0).select(other + n, other)), at.ARRIVED)
         for _ in f.when(_passed(f, f.atomic_load(theirs), s.arrived).eq(0)):
-            _await(f, mine, theirs, s.arrived)
+            await_(f, mine, theirs, s.arrived)
         s.distance = s.distance << 1
     f.ret()
 
 
-def _await(f: Function, mine: Value, word: Value, value: Value) -> None:
+def await_(f: Function, mine: Value, word: Value, value: Value) -> None:
     waits = f.load(I32, mine, at.WAITS) + 1
     f.store(waits, mine, at.WAITS)
     hopeful = (waits & (_TRY_AGAIN - 1)).eq(0)
