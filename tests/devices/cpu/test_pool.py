@@ -28,6 +28,14 @@ EMPTY = Job(ISA, [])
 Make = Callable[..., ThreadPool]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_code_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a sabotaged guard compiles to stays out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSTINATO_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(params=WAITINGS, ids=lambda kind: kind.__name__)
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """Makes pools, with each way to sleep."""

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_pool import EMPTY, ISA, check_order
+from test_pool import EMPTY, ISA, check_order, own_code_cache
 
 from ostinato.devices.cpu import pinning, pool
 from ostinato.devices.cpu.pool import ThreadPool
 from ostinato.devices.cpu.waiting import InCondition, InFutex, Waiting
 from ostinato.errors import PoolAfterFork
 from sabotage import goes_red, nothing
+
+__all__ = ["own_code_cache"]
 
 HERE = Path(__file__).parent
 KINDS = ["InCondition", *(["InFutex"] if InFutex.available() else [])]

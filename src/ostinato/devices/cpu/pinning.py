@@ -12,7 +12,7 @@ _SYSTEM = Path("/")
 
 
 def places(threads: int, root: Path = _SYSTEM) -> list[int]:
-    """A CPU for each of so many threads, within this process's affinity mask; empty where there are not enough
+    """A CPU for each of so many threads, within this process's affinity mask; empty where there are too few
     or the system pins nothing. Cores come before second hyper-threads of cores.
 
     The first is the caller's in name only: the caller is not ours to pin. When it comes to run where a worker
