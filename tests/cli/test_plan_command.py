@@ -96,9 +96,9 @@ def test_regions_and_what_they_hold_are_told() -> None:
     text = "\n".join(told(report))
     for fact in (
         "11 regions, each what one kernel does (2 attend, 2 gated_product, 7 product)",
-        "in1, attention_norm, q + k + v", "holds RmsNorm, QuantizeRows, Linear\n",
-        "holds Rope, Rope, WriteSliceDevice, WriteSliceDevice, Attention\n", "k slab, v slab",
-        "ffn_norm, gate + up", "holds QuantizeRows, Linear, Add\n", "eps 1e-05, block 32",
+        "in1, attention_norm, q + k + v", "holds: RmsNorm, QuantizeRows, Linear\n",
+        "holds: Rope, Rope, WriteSliceDevice, WriteSliceDevice, Attention\n", "k slab, v slab",
+        "ffn_norm, gate + up", "holds: QuantizeRows, Linear, Add\n", "eps 1e-05, block 32",
     ):  # fmt: skip
         assert fact in text, (fact, text)
 

@@ -115,10 +115,10 @@ def _part(part: Part) -> Iterator[str]:
     yield f"{name}: {part.count} ops ({where}): " + ", ".join(f"{n} {op}" for op, n in kinds.items())
     for number, row in enumerate(part.ops, 1):
         settings = f"  {row.settings}" if row.settings else ""
-        yield (f"  {f'#{number}':>4} {row.op:<17} {', '.join(row.operands):<32} → "
+        yield (f"  {f'#{number}':>4} {row.op:<20} {', '.join(row.operands):<32} → "
                f"{row.shape} {row.dtype}{settings}")  # fmt: skip
         if row.holds:
-            yield f"       holds {', '.join(row.holds)}"
+            yield f"       holds: {', '.join(row.holds)}"
 
 
 def spans(numbers: Sequence[int]) -> str:
