@@ -109,11 +109,11 @@ class _Span:
             if early:
                 for line in range(0, share, _LINE):
                     f.prefetch(memory.v, block * v.block_bytes + d * share + (e * share + line), _NEAR)
-            keys = [load_stored(f, slab, k, d * row + (e * row + j * LANES * slab.element)) for j in halves]
-            for n in members:
-                for j in halves:
+            for j in halves:
+                keys = load_stored(f, slab, k, d * row + (e * row + j * LANES * slab.element))
+                for n in members:
                     q = f.broadcast(f.load(F32, queries[j], d * 4 + (n * self.shape.q_pitch + 4 * e)))
-                    s[f"s{n}_{j}"] = f.fma(q, keys[j], s[f"s{n}_{j}"])
+                    s[f"s{n}_{j}"] = f.fma(q, keys, s[f"s{n}_{j}"])
 
         sums = {f"s{n}_{j}": f.zero(F32V) for n in members for j in halves}
         state = _unrolled(f, f.const(I64, 0), f.const(I64, slab.dim), sums, step)
@@ -136,19 +136,31 @@ class _Span:
 
     def _values(self) -> None:
         """The weighted sums of V rows, position by position, to the record."""
-        most = budget(self.f)
-        for column, width in groups(self.shape.columns, min(4, most)):
-            for begin, size in groups(self.shape.vectors, most // width):
-                self._value_sums(range(begin, begin + size), range(column, column + width))
+        most, vectors = budget(self.f), self.shape.vectors
+        widest = self.shape.columns
+        if widest * vectors > most:  # three vectors that share what is loaded, at least
+            widest = min(4, most // min(vectors, 3))
+        tiles = [
+            (range(begin, begin + size), range(column, column + width))
+            for column, width in groups(self.shape.columns, widest)
+            for begin, size in groups(vectors, most // width)
+        ]
+        share = self.shape.k.dim * self.shape.k.element
+        lines = range(0, share, _LINE)
+        for i, (members, columns) in enumerate(tiles):
+            self._value_sums(members, columns, lines[i :: len(tiles)])
 
-    def _value_sums(self, vectors: range, columns: range) -> None:
-        """A tile of the sums. V is read only where a row attends: its other cells may hold anything."""
+    def _value_sums(self, vectors: range, columns: range, lines: range) -> None:
+        """A tile of the sums. V is read only where a row attends: its other cells may hold anything.
+
+        `lines` are those of a position's share of the next K that the tile asks for.
+        """
         f, shape = self.f, self.shape
         sums = {f"a{n}_{c}": f.zero(F32V) for n in vectors for c in columns}
         weights = operands(f, self.memory.weights, len(columns))
 
         def go(members: Sequence[int], low: Value, high: Value, mask: Value | None = None) -> None:
-            step = self._add(members, columns, weights, mask)
+            step = self._add(members, columns, weights, mask, lines if len(members) == len(vectors) else ())
             names = [f"a{n}_{c}" for n in members for c in columns]
             state = _unrolled(f, low, high.max(low), {name: sums[name] for name in names}, step)
             sums.update({name: state[name] for name in names})
@@ -173,29 +185,33 @@ class _Span:
                 f.store(sums[f"a{n}_{c}"], self.memory.record, (n * shape.columns + c) * LANES * 4)
 
     def _add(
-        self, members: Sequence[int], columns: range, weights: Sequence[Value], mask: Value | None
+        self,
+        members: Sequence[int],
+        columns: range,
+        weights: Sequence[Value],
+        mask: Value | None,
+        lines: Sequence[int],
     ) -> Callable[[Carried, Value, int], None]:
         """A step that adds one position's values, weighed, to the sums of some vectors."""
         f, memory = self.f, self.memory
         slab, k = self.shape.v, self.shape.k
         row = slab.width * slab.element
-        early = members[0] == 0 and columns[0] == 0
         share = k.dim * k.element
 
         def step(s: Carried, position: Value, e: int) -> None:
-            if early and memory.ahead is not None:
-                for line in range(0, share, _LINE):
+            if memory.ahead is not None:
+                for line in lines:
                     f.prefetch(memory.ahead, (position - self.first) * share + (e * share + line), _NEAR)
             v = f.at(memory.v, position * row + e * row)
             if mask is not None:
                 attended = f.load(F32, mask, (position << 2) + 4 * e).gt(-float("inf"))
                 v = attended.select(v, memory.zeros)
-            values = [load_stored(f, slab, v, c * LANES * slab.element) for c in columns]
             at = (position - self.first) << 2
-            for n in members:
-                for pointer, c, value in zip(weights, columns, values, strict=True):
+            for pointer, c in zip(weights, columns, strict=True):
+                values = load_stored(f, slab, v, c * LANES * slab.element)
+                for n in members:
                     weight = f.broadcast(f.load(F32, pointer, at + (n * SPAN * 4 + 4 * e)))
-                    s[f"a{n}_{c}"] = f.fma(weight, value, s[f"a{n}_{c}"])
+                    s[f"a{n}_{c}"] = f.fma(weight, values, s[f"a{n}_{c}"])
 
         return step
 
@@ -261,11 +277,9 @@ def load_stored(f: Function, slab: SlabGeometry, pointer: Value, offset: Value |
 
 
 def operands(f: Function, pointer: Value, count: int) -> list[Value]:
-    """A pointer for each of `count` products that share a scalar in memory.
+    """A pointer for each of `count` products with one scalar in memory, so that each loads it anew.
 
-    AVX-512 multiplies by a scalar in memory at no cost, and LLVM writes that where the scalar has one use; to
-    load and spread it once takes up to a third longer, since it waits for the port that K and V come through.
+    AVX-512 multiplies by a scalar in memory at no cost; loading and spreading it first takes up to a third
+    longer, since that waits for the port that K and V come through. AVX2 has no register left to keep it in.
     """
-    if "avx512f" in f.module.isa.requires:
-        return [f.unrelated(pointer) for _ in range(count)]
-    return [pointer] * count
+    return [f.unrelated(pointer) for _ in range(count)]
