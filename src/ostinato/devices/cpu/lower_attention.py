@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ostinato.devices.cpu.kernels.attention import AttendMany, AttendOne
-from ostinato.devices.cpu.kernels.attention_span import SPAN
+from ostinato.devices.cpu.kernels.attention_shape import SPAN
 from ostinato.devices.cpu.kernels.rope import RopeRows
 from ostinato.devices.cpu.kernels.slab_write import SlabWrite
 from ostinato.devices.cpu.lowering import Located, Lower, Lowering
