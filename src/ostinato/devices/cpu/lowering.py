@@ -39,12 +39,8 @@ from ostinato.ir.symbols import SymId
 LINE = 64
 """Bytes of a cache line: everything in the arena starts on one."""
 
-_MOVES = (
-    movement.Reshape,
-    movement.Transpose,
-    movement.Unsqueeze,
-    movement.Squeeze,
-    movement.Slice,
+_MOVES = frozenset[type[Op]](
+    [movement.Reshape, movement.Transpose, movement.Unsqueeze, movement.Squeeze, movement.Slice]
 )
 
 
@@ -218,7 +214,7 @@ class Lowering:
         self._temporary = self.segment.memory.nbytes
         self._label = f"%{node.id} {node.op.name}"
         inputs = [self._values[i] for i in node.inputs]
-        if isinstance(node.op, _MOVES):
+        if type(node.op) in _MOVES:
             view = moved(node.op, inputs[0].view)
             if view is not None and node.id not in self._outputs:
                 self._values[node.id] = Located(inputs[0].place, view)
@@ -245,14 +241,14 @@ class Lowering:
         last = len(inputs) + len(body) - 1
         for at, (inner, reads, shape, dtype) in enumerate(body, len(inputs)):
             operands = [values[i] for i in reads]
-            view = moved(inner, operands[0].view) if isinstance(inner, _MOVES) else None
+            view = moved(inner, operands[0].view) if type(inner) in _MOVES else None
             if view is not None and at != last:
                 values[at] = Located(operands[0].place, view)
                 continue
             target = out
             if at != last:
                 target = Located(self.temporary(self.count(shape) * dtype.nbytes), contiguous(shape, dtype))
-            if isinstance(inner, _MOVES):
+            if type(inner) in _MOVES:
                 self._move(inner, operands[0], target, view)
             else:
                 self.apply(inner, operands, target)

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 from ostinato.device.contract import CaptureRefusal, HostArray, Workspace, fitting
+from ostinato.device.measures import Stage
 from ostinato.device.segment import Segment, Slot
 from ostinato.device.storage import Storage
 from ostinato.devices.cpu.emit.builder import Module
@@ -16,6 +18,7 @@ from ostinato.devices.cpu.engine import Engine
 from ostinato.devices.cpu.image import Image, Job
 from ostinato.devices.cpu.lower import lower
 from ostinato.devices.cpu.memory import Buffer, allocate
+from ostinato.devices.cpu.profile import stages_of
 from ostinato.errors.device import (
     DeviceMismatch,
     IndexOutOfRange,
@@ -58,6 +61,7 @@ class CpuProgram:
         self.segment = segment
         self.tape = lower(segment)
         self.engine = engine
+        self.scratch_bytes = self.tape.scratch_bytes
         module = Module(engine.isa)
         for step in self.tape.steps:
             step.kernel.emit(module)
@@ -68,6 +72,11 @@ class CpuProgram:
             if symbol not in addresses:
                 addresses[symbol] = native.address(symbol)
         self.image = Image.of(self.tape, [addresses[step.kernel.symbol] for step in self.tape.steps])
+
+    @cached_property
+    def stages(self) -> Sequence[Stage]:
+        """One a step, for profiles."""
+        return stages_of(self.segment, self.tape)
 
     def workspace(self) -> CpuWorkspace:
         """Raises OutOfDeviceMemory."""
@@ -160,8 +169,11 @@ class CpuBound:
 
     def run_owned(self) -> None:
         """Run within `owned`; one foreign call."""
-        program = self._program
-        program.engine.pool.run(self._job.address, program.tape.scratch_bytes)
+        program, pool, recorder = self._program, self._program.engine.pool, self._program.engine.recorder
+        if recorder is None:
+            pool.run(self._job.address, program.tape.scratch_bytes)
+        else:
+            recorder.run(pool, self._job, program.tape, program.stages)
         error = self._job.error
         if error[0]:
             code, index, size = error.tolist()

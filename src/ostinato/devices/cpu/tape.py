@@ -3,6 +3,7 @@ is bound."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,10 @@ class Place:
     space: Space
     offset: int = 0
     nbytes: int = 8
+
+    def meets(self, other: Place) -> bool:
+        """Whether the two, of one space, share a byte."""
+        return self.offset < other.offset + other.nbytes and other.offset < self.offset + self.nbytes
 
     def shifted(self, offset: int, nbytes: int) -> Place:
         return Place(self.space, self.offset + offset, nbytes)
@@ -104,29 +109,21 @@ def with_barriers(steps: Sequence[Step]) -> tuple[Step, ...]:
     Within a step, items don't depend on each other; between two steps without a barrier, neither may they.
     """
     result: list[Step] = []
-    reads: list[Place] = []
-    writes: list[Place] = []
+    touched: dict[Space, list[tuple[Place, bool]]] = defaultdict(list)
     slabs = False
     for step in steps:
-        conflict = (
-            (slabs and step.slabs)
-            or _meet(step.reads, writes)
-            or _meet(step.writes, writes)
-            or _meet(step.writes, reads)
+        places = [(place, True) for place in step.writes] + [(place, False) for place in step.reads]
+        places = [found for found in places if not isinstance(found[0].space, Cell | ErrorRecord)]
+        conflict = (slabs and step.slabs) or any(
+            (writes or written) and place.meets(other)
+            for place, writes in places
+            for other, written in touched.get(place.space, ())
         )
         if conflict:
-            reads, writes, slabs = [], [], False
-        reads += step.reads
-        writes += step.writes
+            touched.clear()
+            slabs = False
+        for place, writes in places:
+            touched[place.space].append((place, writes))
         slabs |= step.slabs
         result.append(replace(step, barrier=conflict))
     return tuple(result)
-
-
-def _meet(some: Sequence[Place], others: Sequence[Place]) -> bool:
-    return any(
-        a.space == b.space and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
-        for a in some
-        for b in others
-        if not isinstance(a.space, Cell | ErrorRecord)
-    )

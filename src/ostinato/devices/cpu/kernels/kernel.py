@@ -6,14 +6,15 @@ Every kernel has one native signature:
 
 `args` is an array of 8-byte cells, one for each of the kernel's `params`: the address of a buffer, or a
 number where the parameter is called `…_n`. The kernel does the work items low … high-1; items of one step
-don't depend on each other, and threads get disjoint ranges. `scratch` is the thread's own, 64-byte aligned, at
-least `scratch_bytes` long, with undefined contents. `thread` is the number of the calling thread.
+don't depend on each other, and threads get disjoint ranges. `scratch` is the thread's own, 64-byte aligned,
+at least `scratch_bytes` long, with undefined contents. `thread` is the number of the calling thread.
 """
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from functools import lru_cache
 
 from ostinato.devices.cpu.emit.builder import Function, Module, Value
 from ostinato.devices.cpu.emit.types import I64, PTR
@@ -34,8 +35,7 @@ class Kernel(ABC):
     @property
     def symbol(self) -> str:
         """The function's name in the module: the same for equal kernels."""
-        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:12]
-        return f"{type(self).__name__.lower()}_{digest}"
+        return _symbol(self)
 
     @property
     def scratch_bytes(self) -> int:
@@ -58,3 +58,9 @@ class Kernel(ABC):
             name: f.load(I64 if name.endswith("_n") else PTR, f["args"], 8 * at)
             for at, name in enumerate(self.params)
         }
+
+
+@lru_cache(maxsize=4096)
+def _symbol(kernel: Kernel) -> str:
+    digest = hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
+    return f"{type(kernel).__name__.lower()}_{digest}"
