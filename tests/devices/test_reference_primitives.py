@@ -26,6 +26,7 @@ A = RNG.standard_normal((3, 4)).astype(np.float32)
 B = RNG.standard_normal((3, 4)).astype(np.float32)
 IDS = np.array([2, 0, 2], np.int64)
 TIES = np.array([[1, 5, 5], [7, 7, 0]], np.float32)
+NANS = np.array([[1, np.nan, np.inf, np.nan], [-np.nan, np.nan, 0, 0], [0, 1, 2, np.nan]], np.float32)
 INF_NAN = np.array([np.nan, -np.inf, np.inf, 0], np.float32)
 
 
@@ -55,6 +56,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], list[np.ndarray], np.ndarray]] = {
     "sum": (lambda a: a.sum(0), [A], A.astype(np.float64).sum(0, keepdims=True).astype(np.float32)),
     "max": (lambda a: a.max(), [A], A.max(1, keepdims=True)),
     "argmax takes the lowest": (lambda a: a.argmax(), [TIES], np.array([1, 0])),
+    "argmax takes the first NaN": (lambda a: a.argmax(), [NANS], np.array([1, 0, 3])),
     "reshape": (lambda a: a.reshape(2, 6), [A], A.reshape(2, 6)),
     "transpose": (lambda a: a.transpose(1, 0), [A], A.T),
     "unsqueeze": (lambda a: a.unsqueeze(1), [A], A[:, None]),

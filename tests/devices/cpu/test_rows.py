@@ -201,9 +201,8 @@ def test_dequantised_rows_are_those_of_the_reference_device(kernels: Kernels, k:
 def test_dequantised_extreme_blocks(kernels: Kernels) -> None:
     blocks = extreme_blocks()
     x = np.concatenate([blocks, blocks[::-1]], -1)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", divide="ignore"):
         want = quantized(32, x)
-    want[~np.isfinite(want)] = 0  # the inverse of the scale is infinite
     np.testing.assert_array_equal(dequantised(kernels, x).view(np.uint32), want.view(np.uint32))
 
 

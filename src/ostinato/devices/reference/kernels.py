@@ -89,7 +89,8 @@ def quantized(block: int, x: Array) -> Array:
     """`QuantizeRows`."""
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
     amax = np.abs(blocks).max(-1, keepdims=True)
-    inverse = np.divide(np.float32(127), amax, out=np.zeros_like(amax), where=amax > 0)
+    inverse = np.float32(127) / amax
+    inverse[~np.isfinite(inverse)] = 0
     integers = np.rint(blocks * inverse) + np.float32(0)  # an integer has no -0
     result: Array = amax * np.float32(1 / 127) * integers
     return result.reshape(x.shape)

@@ -18,10 +18,10 @@ class QuantizeRows(Primitive):
     """x `[..., K]` as a product of int8 blocks sees it; K is a multiple of `block`.
 
     For each `block` consecutive elements of the last axis, all in float32 and rounded to nearest even:
-    amax = max |x|; d = amax · float32(1/127); inv = float32(127) / amax where amax > 0, else 0; q = x · inv
-    rounded to an integer, half to even (so -0 is 0); the result is d · q. That is the dequantised value, so
-    every device can run the op; one with int8 products keeps q and d. What a block gives that holds NaN or
-    infinity, or whose inv is infinite (amax below 3.8e-37), is left open.
+    amax = max |x|; d = amax · float32(1/127); inv = float32(127) / amax, or 0 where that isn't finite (amax
+    is 0, below about 3.7e-37, or NaN); q = x · inv rounded to an integer, half to even (so -0 is 0); the
+    result is d · q. That is the dequantised value, so every device can run the op; one with int8 products
+    keeps q and d. A block that holds NaN or infinity becomes NaN.
     """
 
     block: int

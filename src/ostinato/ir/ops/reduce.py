@@ -38,7 +38,8 @@ class Max(_Reduce):
 
 @dataclass(frozen=True)
 class ArgMax(Primitive):
-    """Index of the largest of the last axis, `[..., n]` → `[...]` int64; the lowest index among equals."""
+    """Index of the largest of the last axis, `[..., n]` → `[...]` int64; the lowest index among equals. NaN
+    is larger than any number, and the first NaN is the one that counts."""
 
     def infer(self, *inputs: Node) -> Value:
         self.require_inputs(inputs, 1)

@@ -48,9 +48,8 @@ class Blocks:
 
 def quantize_blocks(f: Function, values: Sequence[Value]) -> Blocks:
     """Quantise up to four blocks, two vectors each: d = amax · (1/127), q = x · (127/amax) to the nearest,
-    half to even.
-
-    Where 127/amax isn't finite (amax is 0, below 2^-121, or NaN) q is 0. A block with a NaN has scale NaN.
+    half to even, and 0 where 127/amax isn't finite. A block with a NaN has scale NaN, one with an infinity
+    has an infinite one.
     """
     # The bits of a float without its sign order like the float, with NaN above infinity.
     sizes = [value.cast("bitcast", I32V) & 0x7FFFFFFF for value in values]
