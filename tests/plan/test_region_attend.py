@@ -24,10 +24,11 @@ from ostinato.ir import ConstRole, DType, SymId, Tensor
 from ostinato.ir.ops.attention import Attention
 from ostinato.ir.ops.slab import SlabWrite
 from ostinato.ir.shape import Operand
+from ostinato.plan.draft import Draft
 from ostinato.plan.regions import attend as attend_module
 from ostinato.plan.regions.attend import attend_parts
 from ostinato.plan.regions.scene import Scene
-from sabotage import goes_red
+from sabotage import goes_red, nothing
 
 ATTEND = "attend"
 
@@ -150,6 +151,12 @@ def test_without_the_look_at_order_a_reader_comes_too_late(monkeypatch: pytest.M
         monkeypatch, Scene, "is_pinned", lambda *_: False,
         lambda: test_attentions_that_stay_open(an_old_state_that_somebody_still_reads),
         expect=(AssertionError, KeyError),
+    )  # fmt: skip
+
+
+def test_a_write_that_stays_beside_its_region_would_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_red(
+        monkeypatch, Draft, "remove", nothing, lambda: test_an_attention_holds_its_writes_and_ropes(False)
     )  # fmt: skip
 
 
