@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,7 +12,7 @@ from running import HOST_ISAS
 from tapes import SCRATCH, Divide, Job, Mark, Step, Wherever, float_mode, prefix_sums
 
 from ostinato.devices.cpu import control as at
-from ostinato.devices.cpu import runner, sync
+from ostinato.devices.cpu import llvm, runner, sync
 from ostinato.devices.cpu.emit.types import VOID
 from ostinato.devices.cpu.isa import Isa, select
 from ostinato.devices.cpu.pool import ThreadPool
@@ -182,6 +183,24 @@ def test_kernels_run_in_the_default_floating_point_mode(monkeypatch: pytest.Monk
         f.call("llvm.x86.sse.stmxcsr", VOID, f.at(mine, at.CALLERS_MODE))
 
     goes_red(monkeypatch, runner, "_default_mode", only_save, check_float_mode)
+
+
+def test_the_runner_needs_nothing_of_x86() -> None:
+    binding = llvm.binding()
+    elsewhere = Isa("generic", "", "", fma=True, requires=frozenset())
+    ir = runner.emit(elsewhere)
+    assert "x86" not in ir
+    try:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        target = binding.Target.from_triple("aarch64-linux-gnu")
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    module = binding.parse_assembly(ir, binding.create_context())
+    module.verify()
+    code = target.create_target_machine(opt=2).emit_assembly(module)
+    assert re.search(r"\bstlr\b", code), "words are announced with a release"
+    assert re.search(r"\bldar\b", code), "and read with an acquire"
 
 
 def test_threads_that_call_one_pool_take_turns(make: Make) -> None:

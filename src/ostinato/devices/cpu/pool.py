@@ -10,17 +10,16 @@ import weakref
 from typing import ClassVar
 
 from ostinato.devices.cpu import control as at
-from ostinato.devices.cpu import memory, pinning, waiting
+from ostinato.devices.cpu import memory, pinning, sync, waiting
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.waiting import Native, Waiting
 from ostinato.errors.base import OstinatoError
 from ostinato.errors.cpu import PoolAfterFork, PoolClosed
 from ostinato.host import env
 
-_LINGER = (
-    1 << 14
-)  # pauses of a worker between two runs, some 0.3 to 0.7 ms: as long as a token's Python may take
-_PATIENCE = 1 << 11  # pauses at a barrier where each thread has a CPU to itself
+# In pauses of x86, 15 to 45 ns each.
+_LINGER = 1 << 14  # of an idle worker: a quarter of a millisecond at least, the Python between two tokens
+_PATIENCE = 1 << 11  # at a barrier: longer than it takes to sleep and to wake
 _LEAVE_SECONDS = 10.0
 
 
@@ -52,8 +51,9 @@ class ThreadPool:
         self._start = self._waiting.starter(self._native)
         self._refusal: type[OstinatoError] = PoolClosed
         self._set(at.THREADS, threads)
-        self._set(at.PATIENCE, _PATIENCE if threads <= _cpus() else 0)
-        self._set(at.LINGER, _LINGER)
+        # Where threads are more than CPUs, one that loops is in the way.
+        self._set(at.PATIENCE, sync.turns(isa, _PATIENCE) if threads <= _cpus() else 0)
+        self._set(at.LINGER, sync.turns(isa, _LINGER))
         self._set(at.YIELD, waiting.offer_cpu())
         self._set(at.SYSCALL, self._waiting.syscall)
         self._set(at.FUTEX, self._waiting.futex)

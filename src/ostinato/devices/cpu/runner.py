@@ -57,7 +57,7 @@ def _work(module: Module) -> None:
     f = module.function("pool_work", "ptr control, i64 thread")
     control, thread = f["control"], f["thread"]
     mine = sync.thread_line(f, thread)
-    if sync.is_x86(module):
+    if sync.is_x86(module.isa):
         _default_mode(f, mine)
     n = f.load(I64, control, at.THREADS)
     scratch = f.at(f.load(PTR, control, at.SCRATCH), f.load(I64, control, at.STRIDE) * thread)
@@ -80,7 +80,7 @@ def _work(module: Module) -> None:
             _stamp(f, f.at(stamps, i * 16), 8)
     # From here on the job is the caller's again: nothing of it may be read.
     f.call("barrier", VOID, control, thread)
-    if sync.is_x86(module):
+    if sync.is_x86(module.isa):
         f.call("llvm.x86.sse.ldmxcsr", VOID, f.at(mine, at.CALLERS_MODE))
     f.ret()
 
@@ -104,7 +104,7 @@ def _multiplier(f: Function, step: Value) -> Value:
 
 
 def _stamp(f: Function, where: Value, offset: int) -> None:
-    counter = "readcyclecounter" if sync.is_x86(f.module) else "readsteadycounter"
+    counter = "readcyclecounter" if sync.is_x86(f.module.isa) else "readsteadycounter"
     f.module.declare(f"declare i64 @llvm.{counter}()")
     f.store(f.op(I64, f"call i64 @llvm.{counter}()"), where, offset)
 
