@@ -11,8 +11,8 @@ import pytest
 from commandline import TINY
 
 from ostinato.device.contract import CaptureRefusal
-from ostinato.devices.reference import ReferenceDevice
-from ostinato.devices.reference.program import ReferenceBound
+from ostinato.devices.cpu.device import CpuDevice
+from ostinato.devices.cpu.program import CpuBound
 from ostinato.engine import bench as module
 from ostinato.engine.pool import PlanMode
 
@@ -63,14 +63,14 @@ def test_plans_are_made_by_d1_alone(cli: Cli) -> None:
 
 def test_weights_are_packed_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = []
-    pack = ReferenceDevice.pack
+    pack = CpuDevice.pack
     monkeypatch.setattr(
-        ReferenceDevice,
+        CpuDevice,
         "pack",
         lambda self, recipe, tensors: packed.append(recipe) or pack(self, recipe, tensors),
     )
     report_of(cli)
-    assert len(packed) == len(set(packed)) == 21
+    assert len(packed) == len(set(packed)) == 15  # of each layer q, k and v are one, gate and up are
 
 
 def test_text(cli: Cli) -> None:
@@ -121,7 +121,7 @@ def test_one_bit_that_differs_ends_the_run(
 
 
 def test_a_refused_capture_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReferenceBound, "freeze", lambda *_: CaptureRefusal("not today"))
+    monkeypatch.setattr(CpuBound, "freeze", lambda *_: CaptureRefusal("not today"))
     d3 = report_of(cli)["modes"][2]
     assert d3["steps"] == {"held": 6}
     assert d3["notes"] == ["not captured: not today"]

@@ -13,6 +13,7 @@ from running import const
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ostinato import devices
+from ostinato.devices.cpu.device import CpuDevice
 from ostinato.devices.reference import ReferenceDevice, blas, kernels
 from ostinato.devices.reference.program import Threads
 from ostinato.ir import Graph, Location, SymEnv
@@ -160,4 +161,7 @@ def test_a_later_call_sets_the_number_for_the_process(monkeypatch: pytest.Monkey
     assert seen_inside(registry, monkeypatch) == 2
     devices.register_defaults(threads=1)
     assert seen_inside(registry, monkeypatch) == 1
-    assert registry.generation == 1
+    cpu = registry.device(Location("cpu"))
+    assert isinstance(cpu, CpuDevice)
+    assert cpu.engine.threads == 1
+    assert registry.generation == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from ostinato.decode.kv_cache import KvCache
+from ostinato.devices import register_defaults
 from ostinato.engine import llm as llm_module
 from ostinato.engine.llm import LLM
 from ostinato.engine.opened import ENCODINGS
@@ -27,6 +30,10 @@ from ostinato.errors import (
 )
 from ostinato.generate.settings import Sampling
 from ostinato.ir.dtype import DType
+from ostinato.ir.location import Location
+from ostinato.runtime import registry as registry_module
+from ostinato.runtime.context import InferenceContext
+from ostinato.runtime.registry import Registry
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -62,9 +69,104 @@ def plain(llm: LLM, tmp_path: Path) -> LLM:
 
 def test_the_defaults(llm: LLM) -> None:
     assert llm.context == llm.trained_context == 64
-    assert llm.kv_dtype is DType.F32
-    assert str(llm.inference.location) == "reference:0"
+    assert llm.kv_dtype is DType.F16
+    assert str(llm.inference.location) == "cpu:0"
     assert llm.has_chat_template
+
+
+def test_the_reference_device_when_it_is_asked_for(llm: LLM) -> None:
+    mine = LLM(llm.file.path, device="reference")
+    assert mine.kv_dtype is DType.F32
+    assert str(mine.inference.location) == "reference:0"
+    assert mine.generate("hello", max_tokens=4, sampling=GREEDY) == mine.generate(
+        "hello", max_tokens=4, sampling=GREEDY
+    )
+
+
+# Where code can't be compiled
+
+WITHOUT_COMPILER = """
+import sys
+sys.modules["llvmlite"] = None  # as if it weren't installed
+import ostinato
+from ostinato import LLM, InferenceContext, errors
+from ostinato.cli import main
+
+model = sys.argv[1]
+for ask in (lambda: LLM(model), lambda: LLM(model, device="cpu")):
+    try:
+        ask()
+    except errors.NativeCompilerMissing as error:
+        print(error.remedy)
+assert LLM(model, device="reference").generate("hi", max_tokens=2) is not None
+ostinato.register_defaults()
+InferenceContext("reference")
+try:
+    InferenceContext("cpu")
+except errors.NoDevice as error:
+    print(error)
+assert main(["run", "-m", model, "hi", "--max-tokens", "2"]) == 1
+assert main(["plan", "show", "-m", model]) == 1
+assert main(["run", "-m", model, "hi", "--max-tokens", "2", "--device", "reference"]) == 0
+assert main(["plan", "show", "-m", model, "--device", "reference"]) == 0
+"""
+
+
+def test_without_llvmlite_the_reference_device_is_offered_and_works(llm: LLM) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER, str(llm.file.path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    remedy = "pip install llvmlite"
+    assert done.stdout.count(remedy) == 2
+    assert done.stderr.count(remedy) == 2
+    assert done.stderr.count("--device reference") == 2
+    assert "no device 'cpu:0'; registered: reference:0" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_contexts_on_every_shipped_device() -> None:
+    for _ in range(2):
+        register_defaults()
+        for name in ("reference", "cpu", "cpu:0"):
+            assert InferenceContext(name).devices.device(Location.parse(name))
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [(None, "reference cpu"), ("cpu", "reference cpu"), ("reference", "reference"), ("own", "reference cpu")],
+)
+def test_only_the_devices_that_are_needed_are_made(
+    monkeypatch: pytest.MonkeyPatch, kind: str | None, made: str
+) -> None:
+    devices = Registry()
+    monkeypatch.setattr(registry_module, "registry", devices)
+    register_defaults(kind=kind)
+    assert [str(place) for place in devices.snapshot().traits] == [f"{name}:0" for name in made.split()]
+    generation = devices.generation
+    register_defaults(kind=kind)
+    assert devices.generation == generation
+
+
+def test_a_device_that_cant_be_made_is_left_out_unless_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    devices = Registry()
+    monkeypatch.setattr(registry_module, "registry", devices)
+    monkeypatch.setenv("OSTINATO_CPU", "z80")
+    with pytest.raises(InvalidSetting, match="OSTINATO_CPU"):
+        register_defaults(kind="cpu")
+    assert Location("cpu") not in devices
+    register_defaults()
+    assert Location("cpu") not in devices
+    assert Location("reference") in devices
+    (said,) = caplog.records
+    assert said.name == "ostinato.devices"
+    assert "there is no cpu device" in said.getMessage()
+    assert "z80" in said.getMessage()
 
 
 def test_a_long_trained_context_is_capped(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

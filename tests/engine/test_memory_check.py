@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -13,14 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ostinato.decode.forward import forward_with_kv_context, forward_with_kv_context_persistent
 from ostinato.decode.kv_cache import KvCache
+from ostinato.decode.slot import DecodeSlot
 from ostinato.device.encoded import EncodedTensor
-from ostinato.device.traits import SlabLayout
+from ostinato.devices.cpu.device import CpuDevice
+from ostinato.devices.cpu.program import CpuProgram
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.engine import llm as llm_module
 from ostinato.engine import memory, token_loop
 from ostinato.engine.llm import LLM
-from ostinato.engine.memory import bytes_needed, kv_bytes_per_position, step_bytes, weight_bytes
+from ostinato.engine.memory import bytes_needed, kv_bytes, step_bytes, weight_bytes
 from ostinato.engine.pool import PlanMode
 from ostinato.engine.receipt import Receipt
 from ostinato.engine.token_loop import generate_tokens
@@ -32,6 +36,7 @@ from ostinato.ir.dtype import DType
 from ostinato.models.contract import Model
 from ostinato.models.loader import load_model
 from ostinato.runtime.context import InferenceContext
+from ostinato.runtime.registry import Registry
 from ostinato.runtime.weights import WeightSet
 from ostinato.text import Tokenizer
 from sabotage import goes_red, nothing
@@ -48,13 +53,33 @@ def needs(llm: LLM) -> Callable[[int], int]:
     return bytes_needed(llm.model, traits, llm.kv_dtype)
 
 
-def test_weights_and_kv_are_what_is_really_taken(llm: LLM) -> None:
-    llm.generate("x", max_tokens=1)
-    device = llm.inference.devices.device(llm.inference.location)
-    assert weight_bytes(llm.model, device.traits) == llm.model.weights.store_on(device).nbytes
-    assert kv_bytes_per_position(llm.model, SlabLayout(enc.F32, enc.F32)) * 64 == llm.new_cache().nbytes
-    half = KvCache.allocate(llm.model, llm.inference, 10, DType.F16)
-    assert kv_bytes_per_position(llm.model, SlabLayout(enc.F16, enc.F16)) * 10 == half.nbytes
+DEVICES = ("cpu", "reference")
+
+
+@pytest.mark.parametrize("weights", [None, "f16", "q8_0", "q4_1"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_weights_and_kv_are_what_is_really_taken(llm: LLM, device: str, weights: str | None) -> None:
+    """A vocabulary of 260 rows is 17 groups of 16, a head of 8 elements takes 16, 40 positions take 64."""
+    mine = LLM(llm.file.path, device=device, weights=weights)
+    mine.generate("x", max_tokens=1)
+    at = mine.inference.devices.device(mine.inference.location)
+    assert weight_bytes(mine.model, at.traits) == mine.model.weights.store_on(at).nbytes
+    for dtype, layout in at.traits.kv_layouts.items():
+        for context in (1, 10, 32, 40, 64):
+            cache = KvCache.allocate(mine.model, mine.inference, context, dtype)
+            assert kv_bytes(mine.model, layout, context) == cache.nbytes
+
+
+def test_joined_weights_take_no_more_than_was_reckoned_with(fixtures: Path) -> None:
+    """24 + 8 + 8 rows are 3 groups together and 4 apart."""
+    model = toy(fixtures / "tiny-llama-grouped.gguf", {"heads": 3, "kv_heads": 1})
+    devices = Registry()
+    devices.register(CpuDevice())
+    context = InferenceContext("cpu", devices)
+    forward_with_kv_context(model, [1], KvCache.allocate(model, context, 8), context)
+    device = devices.device(context.location)
+    spared = weight_bytes(model, device.traits) - model.weights.store_on(device).nbytes
+    assert spared == 16 * model.config.dim * 4
 
 
 # What a step takes, measured
@@ -117,14 +142,42 @@ def test_no_step_takes_more_than_was_reckoned_with(
     fixture, changes, capacity, dtype = TOYS[name]
     model = toy(fixtures / fixture, changes)
     taken = peak(model, context, capacity, dtype, 3 if one_row else 600)
-    assert step_bytes(model)(capacity) / 3 < taken <= step_bytes(model)(capacity)
+    reckoned = step_bytes(model, context.devices.device(context.location).traits)(capacity)
+    assert reckoned / 3 < taken <= reckoned
+
+
+@pytest.mark.parametrize("name", ["scores", "fewer rows, more KV", "feed-forward", "Phi's scores"])
+def test_no_step_of_the_cpu_device_takes_more_than_was_reckoned_with(
+    fixtures: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its plans say what they take: an arena for the largest step, and each thread's own memory."""
+    made: list[CpuProgram] = []
+    init = CpuProgram.__init__
+
+    def noted(self: CpuProgram, *arguments: Any) -> None:
+        init(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(CpuProgram, "__init__", noted)
+    devices = Registry()
+    devices.register(CpuDevice(threads=2))
+    context = InferenceContext("cpu", devices)
+    fixture, changes, capacity, dtype = TOYS[name]
+    model = toy(fixtures / fixture, changes)
+    reckoned = step_bytes(model, devices.device(context.location).traits)(capacity)
+    slot, cache = DecodeSlot(), KvCache.allocate(model, context, capacity, dtype)
+    for count in (512, 1):
+        forward_with_kv_context_persistent(model, [1] * count, cache, context, slot)
+    taken = [program.tape.arena_bytes + 2 * program.tape.scratch_bytes for program in made]
+    assert len(taken) == 2
+    assert reckoned / 8 < max(taken) <= reckoned  # gate and up are one product, and leave one value
 
 
 def test_sabotage_the_bound_of_a_step(
     fixtures: Path, context: InferenceContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_red(
-        monkeypatch, token_loop, "prefill_rows", lambda model, length: 1 << 30,
+        monkeypatch, token_loop, "prefill_rows", lambda model, traits, length: 1 << 30,
         lambda: test_no_step_takes_more_than_was_reckoned_with(
             fixtures, context, monkeypatch, "fewer rows, more KV"
         ),
@@ -146,7 +199,7 @@ def check(*arguments):
     real(*arguments)
 
 real, module.check_memory = module.check_memory, check
-llm = module.LLM(sys.argv[1])
+llm = module.LLM(sys.argv[1], device=sys.argv[2])
 llm.chat("hi").text()
 traits = llm.inference.devices.device(llm.inference.location).traits
 print(status("VmHWM") - before, memory.bytes_needed(llm.model, traits, llm.kv_dtype)(llm.context))
@@ -154,11 +207,13 @@ print(status("VmHWM") - before, memory.bytes_needed(llm.model, traits, llm.kv_dt
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system doesn't tell")
-def test_a_process_grows_by_less_than_it_was_said_to_need(llm: LLM) -> None:
-    """What is imported and built after the check is what HEADROOM is for: without it this fails."""
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_process_grows_by_less_than_it_was_said_to_need(llm: LLM, device: str, tmp_path: Path) -> None:
+    """What is imported, compiled and built after the check is what HEADROOM is for: without it this fails."""
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH, str(llm.file.path)], capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-c", GROWTH, str(llm.file.path), device],
+        env={**os.environ, "OSTINATO_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     grown, need = map(int, done.stdout.split())
     assert need - memory.HEADROOM < grown <= need
 
@@ -200,7 +255,12 @@ def test_nothing_is_loaded_before_it_is_said(llm: LLM, monkeypatch: pytest.Monke
         raise AssertionError("loaded before the check")
 
     free(monkeypatch, 1000)
-    for owner, name in ((ReferenceDevice, "pack"), (ReferenceDevice, "allocate"), (Tokenizer, "from_gguf")):
+    devices = [
+        (kind, name)
+        for kind in (ReferenceDevice, CpuDevice)
+        for name in ("pack", "allocate", "allocate_slab")
+    ]
+    for owner, name in (*devices, (Tokenizer, "from_gguf")):
         monkeypatch.setattr(owner, name, loaded)
     with pytest.raises(NotEnoughMemory):
         LLM(llm.file.path)
@@ -225,10 +285,9 @@ def test_a_system_that_does_not_tell_is_trusted(llm: LLM, monkeypatch: pytest.Mo
     assert LLM(llm.file.path).context == 64
 
 
-def test_a_smaller_kv_dtype_makes_room(
-    llm: LLM, needs: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free(monkeypatch, needs(64) - 1)
+def test_a_smaller_kv_dtype_makes_room(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    traits = llm.inference.devices.device(llm.inference.location).traits
+    free(monkeypatch, bytes_needed(llm.model, traits, DType.F32)(64) - 1)
     with pytest.raises(NotEnoughMemory):
-        LLM(llm.file.path)
+        LLM(llm.file.path, kv_dtype="f32")
     assert LLM(llm.file.path, kv_dtype="f16").context == 64

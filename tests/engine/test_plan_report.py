@@ -20,6 +20,7 @@ from ostinato.decode.step import OUT_ROWS, ROWS, build_step
 from ostinato.decode.validity import PlanStructure
 from ostinato.device.segment import Segment
 from ostinato.device.traits import WritePath
+from ostinato.devices.cpu.device import CpuDevice
 from ostinato.devices.reference import ReferenceDevice
 from ostinato.engine import plan_report as module
 from ostinato.engine.opened import ENCODINGS
@@ -187,6 +188,45 @@ def test_packed_bytes_are_those_of_the_store(model: Model, one: Registry) -> Non
     held(model, one, [FIRST, FIRST])
     store = model.weights.store_on(one.device(FIRST))
     assert sum(row.packed_bytes for row in memory.weights) == store.nbytes > 0
+
+
+@pytest.fixture
+def cpu() -> Registry:
+    devices = Registry()
+    devices.register(CpuDevice())
+    return devices
+
+
+@pytest.mark.parametrize("weights", [None, "q8_0"])
+@pytest.mark.parametrize("name", ["tiny-llama-grouped", "tiny-phi"])
+def test_the_cpu_device_takes_what_the_report_says(name: str, weights: str | None, cpu: Registry) -> None:
+    """Groups of rows that are filled up and joined, KV in blocks of positions."""
+    model = load_model(FIXTURES / f"{name}.gguf", weights=weights and ENCODINGS[weights])
+    place = Location("cpu")
+    context = InferenceContext(place, cpu)
+    report = plan_report(model, [place] * 2, 50, cpu)
+    cache, slot = KvCache.allocate(model, context, 50, DType.F16), DecodeSlot()
+    forward_with_kv_context_persistent(model, [1], cache, context, slot)
+    assert slot.session is not None
+    (segment,) = (step for step in slot.session.optimized.steps if isinstance(step, Segment))
+    memory, store = report.memory, model.weights.store_on(cpu.device(place))
+    assert sum(row.packed_bytes for row in memory.weights) == store.nbytes
+    assert sum(row.tensors for row in memory.weights) == len(model.weights)
+    assert memory.kv_bytes == cache.nbytes == 64 * memory.kv_bytes_per_position
+    assert memory.arena_bytes == segment.memory.nbytes
+    assert report.capture_refusal is None
+    assert set(report.regions) == {"attend", "product"} | ({"gated_product"} if name != "tiny-phi" else set())
+
+
+def test_on_the_cpu_device_too_nothing_runs_and_no_weight_is_read(
+    model: Model, monkeypatch: pytest.MonkeyPatch, cpu: Registry
+) -> None:
+    def touched(*_: object) -> None:
+        raise AssertionError("a weight was packed, or a plan was run")
+
+    monkeypatch.setattr(CpuDevice, "pack", touched)
+    monkeypatch.setattr("ostinato.devices.cpu.program.CpuBound.run_owned", touched)
+    plan_report(model, [Location("cpu")] * 2, 32, cpu)
 
 
 def test_no_weight_is_read(model: Model, monkeypatch: pytest.MonkeyPatch, one: Registry) -> None:

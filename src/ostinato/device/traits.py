@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 from ostinato.ir.dtype import DType
 from ostinato.ir.encoding import Encoding
@@ -28,14 +29,32 @@ class WeightLayout:
     stored: Encoding
     quantize: int | None = None
     """Products with such a weight want their operand through QuantizeRows of this block."""
+    rows: int = 1
+    """Rows that a block of `stored` covers, an equal share of it each; whole blocks are filled up."""
+
+    def nbytes(self, shape: Sequence[int]) -> int:
+        """Bytes of a weight `[..., k]`, packed."""
+        rows, k = prod(shape[:-1]), shape[-1]
+        blocks = -(-rows // self.rows) * -(-k * self.rows // self.stored.block)
+        return blocks * self.stored.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SlabLayout:
-    """How a device stores the K and V slabs of one element type."""
+    """How a device stores the K and V slabs of one element type. `k_fill` and `v_fill`: the multiples that
+    positions and the elements of a position are filled up to."""
 
     k: Encoding
     v: Encoding
+    k_fill: tuple[int, int] = (1, 1)
+    v_fill: tuple[int, int] = (1, 1)
+
+    def nbytes(self, shape: Sequence[int], role: str) -> int:
+        """Bytes of a slab of the logical `shape` `[1, kv_heads, capacity, head_dim]`, `role` "k" or "v"."""
+        encoding, fill = {"k": (self.k, self.k_fill), "v": (self.v, self.v_fill)}[role]
+        _, heads, *cells = shape
+        elements = heads * prod(-(-n // each) * each for n, each in zip(cells, fill, strict=True))
+        return elements // encoding.block * encoding.block_bytes
 
 
 @dataclass(frozen=True, slots=True)

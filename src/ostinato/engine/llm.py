@@ -100,7 +100,7 @@ class LLM:
         check_choice("plan", plan, [mode.value for mode in PlanMode])
         check_choice("kv_dtype", kv_dtype, KV_DTYPES)
         encoding = encoding_named("weights", weights)
-        devices.register_defaults(threads)
+        devices.register_defaults(threads, location.kind)
         self.inference = InferenceContext(location)
         traits = self.inference.devices.device(location).traits
         self.file = hub.resolve(model, progress=progress)

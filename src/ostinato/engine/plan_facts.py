@@ -9,6 +9,7 @@ from math import prod
 
 from ostinato.decode.step import OUT_ROWS, ROWS, StepGraph
 from ostinato.device.segment import Segment
+from ostinato.device.topology import TopologySnapshot
 from ostinato.ir.graph import Node
 from ostinato.ir.op import Op
 from ostinato.ir.ops.const import Const, ConstRole
@@ -246,39 +247,50 @@ def copies(step: StepGraph, plan: OptimizedGraph) -> tuple[CopyRow, ...]:
     )
 
 
-def memory(model: Model, plan: OptimizedGraph, capacity: int) -> Memory:
-    """Bytes by the encodings that are declared; nothing is packed or allocated for it."""
-    weights: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
+def memory(model: Model, step: StepGraph, plan: OptimizedGraph, topology: TopologySnapshot) -> Memory:
+    """Bytes by the layouts that devices declare; nothing is packed or allocated for it."""
+    weights: dict[tuple[str, str, str], list[tuple[int, int, int, int]]] = {}
     for node_id in plan.consts:
         node = plan.nodes[node_id]
         if isinstance(node.op, Const) and node.op.role is ConstRole.WEIGHT:
             assert node.op.recipe is not None
             tensors = [model.weights[name] for name in node.op.recipe.names]
-            key = (str(tensors[0].stored or tensors[0].encoding), str(node.op.encoding),
-                   str(plan.placement[node_id]))  # fmt: skip
-            for tensor in tensors:
-                count = prod(tensor.shape)
-                stored = tensor.stored or tensor.encoding
-                sizes = [count // e.block * e.block_bytes for e in (stored, node.op.encoding)]
-                weights.setdefault(key, []).append((count, sizes[0], sizes[1]))
+            place = plan.placement[node_id]
+            layout = topology[place].layout(tensors[0].encoding, len(tensors[0].shape))
+            assert layout is not None, "the plan had one"
+            kept = [(tensor.stored or tensor.encoding, prod(tensor.shape)) for tensor in tensors]
+            key = (str(kept[0][0]), str(node.op.encoding), str(place))
+            stored = sum(count // e.block * e.block_bytes for e, count in kept)
+            shape = [elements((extent,), ONE_ROW) for extent in node.shape]
+            weights.setdefault(key, []).append((len(tensors), prod(shape), stored, layout.nbytes(shape)))
     rows = tuple(
-        WeightRow(*key, len(of), *(sum(column) for column in zip(*of, strict=True)))
+        WeightRow(*key, *(sum(column) for column in zip(*of, strict=True)))
         for key, of in sorted(weights.items())
     )
     segments = [run for run in plan.steps if isinstance(run, Segment)]
     leaving = {slot.node for segment in segments for slot in segment.outputs}
     made = [n for s in segments for n in s.nodes if not isinstance(n.op, SlabWrite)]  # a write is its slab
-    slabs = [op for op in (plan.nodes[i].op for i in plan.consts)
-             if isinstance(op, Const) and op.role is ConstRole.SLAB]  # fmt: skip
-    kv_bytes = sum(elements(s.shape, ONE_ROW) // s.encoding.block * s.encoding.block_bytes for s in slabs)
+    slabs = [slab for pair in step.slabs for slab in _slab_bytes(pair, plan, topology)]
     return Memory(
         weights=rows,
-        kv_bytes_per_position=kv_bytes // capacity,
-        kv_bytes=kv_bytes,
+        kv_bytes_per_position=sum(position for position, _ in slabs),
+        kv_bytes=sum(whole for _, whole in slabs),
         output_bytes=sum(_nbytes(node) for node in made if node.id in leaving),
         arena_bytes=sum(segment.memory.nbytes for segment in segments),
         inner_bytes=sum(_nbytes(n) for n in made if n.id not in leaving and not n.op.may_alias),
     )
+
+
+def _slab_bytes(
+    pair: tuple[NodeId, NodeId], plan: OptimizedGraph, topology: TopologySnapshot
+) -> Iterator[tuple[int, int]]:
+    """(bytes of a position, bytes of the slab) of a layer's K and V."""
+    for slab, role in zip(pair, "kv", strict=True):
+        node, layout = plan.nodes[slab], topology[plan.placement[slab]].kv_layouts[plan.nodes[slab].dtype]
+        one, heads, capacity, dim = (elements((each,), ONE_ROW) for each in node.shape)
+        fill = {"k": layout.k_fill, "v": layout.v_fill}[role][0]
+        whole = layout.nbytes((one, heads, capacity, dim), role)
+        yield layout.nbytes((one, heads, fill, dim), role) // fill, whole
 
 
 def _nbytes(node: Node) -> int:

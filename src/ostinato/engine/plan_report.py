@@ -135,7 +135,7 @@ def explain(
 ) -> PlanReport:
     """The report of a model by reference; raises what `LLM` does, NotEnoughMemory aside."""
     location = location_of(device)
-    devices.register_defaults()
+    devices.register_defaults(kind=location.kind)
     opened = open_model(hub.resolve(model, progress=progress).path).model
     capacity = context or min(opened.config.context_length, DEFAULT_CONTEXT)
     return plan_report(opened, [location] * opened.config.n_layers, capacity)
@@ -183,7 +183,7 @@ def plan_report(
         schedule=schedule(model, step, plan),
         regions=dict(Counter(n.op.pattern for n in plan.nodes.values() if isinstance(n.op, Region))),
         copies=copies(step, plan),
-        memory=memory(model, plan, capacity),
+        memory=memory(model, step, plan, unpacked.snapshot()),
         inputs=tuple(inputs(step, plan)),
         symbols=() if path is WritePath.DEVICE_OFFSET else ("cached_len", "count", "attended_len"),
         key=key(replace(trial.structure, max_seq_len=capacity)),

@@ -87,6 +87,10 @@ def generate_tokens(
     receipt.prompt_tokens = cache.length + len(prompt)
     receipt.seed = None if sampler.greedy else sampler.seed
     hold = CacheHold.of(cache)
+    traits = context.devices.device(context.location).traits
+
+    def rows_at(length: int) -> int:
+        return prefill_rows(model, traits, length)
 
     def leased() -> Generator[int]:
         with (pool or SlotPool()).lease() as slot:
@@ -99,14 +103,14 @@ def generate_tokens(
                 receipt.count_steps(before, slot.statistics)
                 return result
 
-            yield from _tokens(step, model, prompt, hold, sampler, max_tokens, end_ids, receipt)
+            yield from _tokens(step, rows_at, prompt, hold, sampler, max_tokens, end_ids, receipt)
 
     return leased()
 
 
 def _tokens(
     step: Callable[[Sequence[int], Want], Any],
-    model: Model,
+    rows_at: Callable[[int], int],
     prompt: Sequence[int],
     hold: CacheHold,
     sampler: Sampler,
@@ -116,7 +120,7 @@ def _tokens(
 ) -> Generator[int]:
     began = time.perf_counter()
     at = 0
-    while len(prompt) - at > (rows := prefill_rows(model, hold.length)):
+    while len(prompt) - at > (rows := rows_at(hold.length)):
         step(prompt[at : at + rows], Argmax())
         at += rows
     # The sampler sees the first logits even when greedy, which needs none: a damaged model shows in them.

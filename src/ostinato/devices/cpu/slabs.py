@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ostinato.device.traits import SlabLayout
 from ostinato.ir.dtype import DType
 from ostinato.ir.encoding import Encoding
 
@@ -37,6 +38,11 @@ _ENCODINGS = {
 def slab_encoding(dtype: DType, role: str) -> Encoding:
     """The encoding of a slab, `role` "k" or "v": not a plain one, so nothing takes a slab for an array."""
     return _ENCODINGS[dtype, role]
+
+
+def slab_layout(dtype: DType) -> SlabLayout:
+    """What plans know of it."""
+    return SlabLayout(slab_encoding(dtype, "k"), slab_encoding(dtype, "v"), (BLOCK, 1), (BLOCK, LANES))
 
 
 @dataclass(frozen=True)
