@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ostinato.devices.cpu.code_cache import CodeCache
-from ostinato.devices.cpu.compiler import NativeModule, compile_module
+from ostinato.devices.cpu.compiler import compile_module
 from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.kernel import Kernel
@@ -19,19 +20,24 @@ class Engine:
     isa: Isa
     cache: CodeCache | None
     threads: int
-    _alone: dict[Kernel, int] = field(default_factory=dict, repr=False)
+    _compiled: dict[tuple[Kernel, ...], Mapping[str, int]] = field(default_factory=dict, repr=False)
 
     @property
     def pool(self) -> ThreadPool:
         return ThreadPool.of(self.threads, self.isa)
 
-    def compile(self, module: Module) -> NativeModule:
-        return compile_module(module.text(), self.isa, self.cache)
+    def addresses(self, kernels: Iterable[Kernel]) -> Mapping[str, int]:
+        """Kernels in one module, by symbol; written and compiled when they are first asked for together."""
+        distinct = tuple(dict.fromkeys(kernels))
+        if distinct not in self._compiled:
+            module = Module(self.isa)
+            for kernel in distinct:
+                kernel.emit(module)
+            native = compile_module(module.text(), self.isa, self.cache)
+            symbols = [kernel.symbol for kernel in distinct]
+            self._compiled[distinct] = {symbol: native.address(symbol) for symbol in symbols}
+        return self._compiled[distinct]
 
     def address(self, kernel: Kernel) -> int:
-        """A kernel in a module of its own, compiled when it is first asked for."""
-        if kernel not in self._alone:
-            module = Module(self.isa)
-            kernel.emit(module)
-            self._alone[kernel] = self.compile(module).address(kernel.symbol)
-        return self._alone[kernel]
+        """A kernel in a module of its own."""
+        return self.addresses((kernel,))[kernel.symbol]

@@ -13,7 +13,6 @@ from ostinato.device.contract import CaptureRefusal, HostArray, Workspace, fitti
 from ostinato.device.measures import Stage
 from ostinato.device.segment import Segment, Slot
 from ostinato.device.storage import Storage
-from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.engine import Engine
 from ostinato.devices.cpu.image import Image, Job
 from ostinato.devices.cpu.lower import lower
@@ -62,15 +61,7 @@ class CpuProgram:
         self.tape = lower(segment)
         self.engine = engine
         self.scratch_bytes = self.tape.scratch_bytes
-        module = Module(engine.isa)
-        for step in self.tape.steps:
-            step.kernel.emit(module)
-        native = engine.compile(module)
-        addresses: dict[str, int] = {}
-        for step in self.tape.steps:
-            symbol = step.kernel.symbol
-            if symbol not in addresses:
-                addresses[symbol] = native.address(symbol)
+        addresses = engine.addresses(step.kernel for step in self.tape.steps)
         self.image = Image.of(self.tape, [addresses[step.kernel.symbol] for step in self.tape.steps])
 
     @cached_property
