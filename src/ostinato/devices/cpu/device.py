@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from types import MappingProxyType
 
@@ -14,11 +15,13 @@ from ostinato.device.storage import Part, Storage
 from ostinato.device.traits import Traits, WeightLayout, WritePath
 from ostinato.devices.cpu import isa as isas
 from ostinato.devices.cpu import selftest
+from ostinato.devices.cpu.bandwidth import ReadBandwidth
 from ostinato.devices.cpu.code_cache import CodeCache
 from ostinato.devices.cpu.engine import Engine
 from ostinato.devices.cpu.lower import REGIONS
 from ostinato.devices.cpu.memory import Heap, allocate
 from ostinato.devices.cpu.packing import VECTOR, pack
+from ostinato.devices.cpu.profile import Recorder
 from ostinato.devices.cpu.program import CpuProgram
 from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding, slab_layout
 from ostinato.devices.cpu.weights import GROUP, PACKED
@@ -154,6 +157,20 @@ class CpuDevice:
     def set_threads(self, count: int) -> None:
         """Threads of every run from now on; results don't depend on them."""
         self.engine.threads = count
+
+    def read_bandwidth(self) -> ReadBandwidth:
+        """See `device.measures.ReadsMemory`."""
+        return ReadBandwidth(self.engine)
+
+    @contextmanager
+    def profiled(self) -> Iterator[Recorder]:
+        """See `device.measures.Profiles`."""
+        assert self.engine.recorder is None, "one profile at a time"
+        self.engine.recorder = Recorder()
+        try:
+            yield self.engine.recorder
+        finally:
+            self.engine.recorder = None
 
     def _room(self, nbytes: int, dtype: DType, encoding: Encoding) -> Storage:
         try:

@@ -11,6 +11,7 @@ from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.pool import ThreadPool
+from ostinato.devices.cpu.profile import Recorder
 
 
 @dataclass
@@ -20,6 +21,8 @@ class Engine:
     isa: Isa
     cache: CodeCache | None
     threads: int
+    recorder: Recorder | None = None
+    """While a profile is taken: runs go through it."""
     _compiled: dict[tuple[Kernel, ...], Mapping[str, int]] = field(default_factory=dict, repr=False)
 
     @property

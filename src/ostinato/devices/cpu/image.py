@@ -20,6 +20,8 @@ from ostinato.ir.symbols import SymEnv, SymId
 Cells = npt.NDArray[np.int64]
 STEP_CELLS = 8
 BARRIER = 1
+PROFILE = 2
+"""The cell of a job record with the address of a profile buffer, see `runner`."""
 
 
 @dataclass(frozen=True, slots=True)

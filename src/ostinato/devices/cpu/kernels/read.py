@@ -10,16 +10,21 @@ from ostinato.devices.cpu.kernels.kernel import Kernel
 
 BLOCK = 4096
 """Bytes of one work item."""
+STEP = 256
+"""Bytes of each stream that one turn of the loop reads."""
 
 
 @dataclass(frozen=True)
 class ReadBytes(Kernel):
-    """Read the items' bytes once and leave their sum in `out`, one cell a thread.
+    """Read the items' bytes once and leave their sum, as 64-bit numbers, in `out`, a cache line a thread.
 
-    A thread's range is read as `streams` runs side by side, each in order, 64 bytes at a time.
+    A thread's range is read as `streams` runs side by side, each in order, 64 bytes at a time; what doesn't
+    divide by `streams` is not read. `ahead`: how many bytes before they are due lines are asked for, 0 for
+    never.
     """
 
     streams: int
+    ahead: int = 0
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -29,12 +34,16 @@ class ReadBytes(Kernel):
         vector = I64.x(8)
         share = (f["high"] - f["low"]) // self.streams * BLOCK
         starts = [f.at(args["buffer"], f["low"] * BLOCK + share * s) for s in range(self.streams)]
-        zeros = {f"sum{s}_{j}": f.zero(vector) for s in range(self.streams) for j in range(4)}
-        for at, sums in f.range(0, share, 256, **zeros):
+        lines = range(0, STEP, 64)
+        zeros = {f"sum{s}_{line}": f.zero(vector) for s in range(self.streams) for line in lines}
+        for at, sums in f.range(0, share, STEP, **zeros):
             for s, start in enumerate(starts):
                 here = f.at(start, at)
-                for j in range(4):
-                    sums[f"sum{s}_{j}"] = sums[f"sum{s}_{j}"] + f.load(vector, here, 64 * j, align=64)
+                for line in lines:
+                    if self.ahead:
+                        f.prefetch(here, self.ahead + line)
+                    name = f"sum{s}_{line}"
+                    sums[name] = sums[name] + f.load(vector, here, line, align=64)
         total = f.zero(vector)
         for name in zeros:
             total = total + sums[name]
