@@ -1,0 +1,129 @@
+"""The models that the benchmarks run on, made from the default one.
+
+    python benchmarks/make_models.py FOLDER [--llama-python PYTHON] [--only NAME ...]
+
+F16, BF16 and Q8_0 are written by this project's converter, Q4_0 by llama.cpp's quantiser from the F16 file
+(with --llama-python, a Python that has llama-cpp-python). `random-0.5b` and `random-1.5b` are Llama models of
+random Q4_0 weights with the default model's tokenizer: what they say is nonsense, what they cost is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from ostinato import hub
+from ostinato.engine.convert import convert
+from ostinato.engine.opened import ENCODINGS
+from ostinato.formats.gguf import GgufFile
+from ostinato.formats.gguf.writer import TensorSource, write_gguf
+from ostinato.ir import encoding as enc
+from ostinato.models.llama import Config, to_gguf, weight_specs
+from ostinato.models.rope import RopeSpec
+
+CONVERTED = ("f16", "bf16", "q8_0")
+PIECE = 1 << 20
+"""Blocks of a random tensor that are made at once."""
+
+_QUANTIZE = """
+import ctypes, sys
+from llama_cpp import llama_cpp as c
+c.llama_backend_init()
+params = c.llama_model_quantize_default_params()
+params.ftype = c.LLAMA_FTYPE_MOSTLY_Q4_0
+sys.exit(c.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(params)))
+"""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a random model; heads are 64 wide, as the default model's are, and the embedding is the head too."""
+
+    layers: int
+    dim: int
+    ffn: int
+    kv_heads: int
+
+
+RANDOM = {"random-0.5b": Size(24, 1280, 3456, 5), "random-1.5b": Size(30, 2048, 5632, 8)}
+
+
+def random_model(path: Path, size: Size, default: Path) -> None:
+    """A Llama model whose matrices are random Q4_0 blocks, scaled so that activations keep their size."""
+    with GgufFile.open(default) as file:
+        metadata = file.metadata.typed()
+        tokenizer = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
+        base = Config.from_gguf(file)
+    heads = size.dim // 64
+    config = Config(
+        vocab_size=base.vocab_size, context_length=8192, n_layers=size.layers, dim=size.dim, ffn_dim=size.ffn,
+        heads=heads, kv_heads=size.kv_heads, head_dim=64, norm_eps=base.norm_eps,
+        rope=RopeSpec(base.rope.base, 64), window=None, tied=True, qkv_bias=False,
+        output_bias=False, ffn_bias=False,
+    )  # fmt: skip
+    specs = weight_specs(config)
+    count = sum(prod(spec.shape) for spec in specs.values())
+    print(f"{path.name}: {count / 1e9:.2f} B parameters")
+    head = {**to_gguf(config), "general.name": path.stem, "general.file_type": 2, **tokenizer}
+    tensors = (_random(spec.gguf, spec.shape, seed) for seed, spec in enumerate(specs.values()))
+    write_gguf(path, head, tensors)
+
+
+def _random(name: str, shape: tuple[int, ...], seed: int) -> TensorSource:
+    if len(shape) == 1:
+        return TensorSource(name, shape, enc.F32, np.ones(shape, np.float32))
+    blocks = prod(shape) // enc.Q4_0.block
+    # A nibble less 8 deviates by 4.6: with this scale a row of k weights has the length 1.
+    scale = np.float16(1 / (4.6 * shape[-1] ** 0.5))
+
+    def data() -> Iterator[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        for at in range(0, blocks, PIECE):
+            count = min(PIECE, blocks - at)
+            piece = rng.integers(0, 256, (count, enc.Q4_0.block_bytes), np.uint8)
+            piece[:, :2] = np.frombuffer(scale.tobytes(), np.uint8)
+            yield piece
+
+    return TensorSource(name, shape, enc.Q4_0, data)
+
+
+def main() -> None:
+    made = [*CONVERTED, "q4_0", *RANDOM]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--llama-python", help="a Python with llama-cpp-python, for q4_0")
+    parser.add_argument("--only", nargs="+", choices=made, help="of all that can be made")
+    options = parser.parse_args()
+    wanted = options.only or made
+    if "q4_0" in wanted and not options.llama_python:
+        parser.error("q4_0 needs --llama-python; leave it out with --only")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    default = hub.resolve(hub.DEFAULT_MODEL, progress=True).path
+
+    def path(name: str) -> Path:
+        return Path(options.folder / f"{name}.gguf")
+
+    for name in CONVERTED:
+        if name in wanted or (name == "f16" and "q4_0" in wanted and not path(name).exists()):
+            convert(default, path(name), ENCODINGS[name])
+    if "q4_0" in wanted:
+        command = [options.llama_python, "-c", _QUANTIZE, str(path("f16")), str(path("q4_0"))]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    for name, size in RANDOM.items():
+        if name in wanted:
+            random_model(path(name), size, default)
+    for name in made:
+        if path(name).exists():
+            print(f"{path(name)}  {path(name).stat().st_size / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
