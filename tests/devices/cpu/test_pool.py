@@ -16,12 +16,12 @@ from ostinato.devices.cpu import llvm, runner, sync
 from ostinato.devices.cpu.emit.types import VOID
 from ostinato.devices.cpu.isa import Isa, select
 from ostinato.devices.cpu.pool import ThreadPool
-from ostinato.devices.cpu.waiting import InCondition, InFutex
+from ostinato.devices.cpu.waiting import InFutex, InPython
 from ostinato.errors import PoolClosed
 from sabotage import goes_red, nothing
 
 ISA = select()
-WAITINGS = [InCondition, *([InFutex] if InFutex.available() else [])]
+WAITINGS = [InPython, *([InFutex] if InFutex.available() else [])]
 THREADS = [1, 2, 3, 4, 8]  # more than some machines have CPUs: nothing may depend on all running at once
 
 EMPTY = Job(ISA, [])
@@ -256,6 +256,24 @@ def test_those_who_wait_while_a_pool_closes_are_refused(make: Make) -> None:
 def test_a_pool_that_nobody_closes_outlives_its_last_user() -> None:
     ThreadPool(2, ISA).run(EMPTY.address)
     check_order(ThreadPool(2, ISA), 3)
+
+
+def test_a_pool_that_gets_too_few_threads_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def two_at_most(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", two_at_most)
+        with pytest.raises(RuntimeError, match="can't start"):
+            ThreadPool.of(5, ISA)
+    assert len(started) == 2
+    assert not any(worker.is_alive() for worker in started)
+    check_order(ThreadPool.of(5, ISA), 3)
 
 
 def test_one_after_another_many_pools() -> None:

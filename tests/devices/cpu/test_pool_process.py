@@ -16,14 +16,14 @@ from test_pool import EMPTY, ISA, check_order, own_code_cache
 
 from ostinato.devices.cpu import pinning, pool
 from ostinato.devices.cpu.pool import ThreadPool
-from ostinato.devices.cpu.waiting import InCondition, InFutex, Waiting
+from ostinato.devices.cpu.waiting import InFutex, InPython, Waiting
 from ostinato.errors import PoolAfterFork
 from sabotage import goes_red, nothing
 
 __all__ = ["own_code_cache"]
 
 HERE = Path(__file__).parent
-KINDS = ["InCondition", *(["InFutex"] if InFutex.available() else [])]
+KINDS = ["InPython", *(["InFutex"] if InFutex.available() else [])]
 LIMIT = 30.0
 
 PRELUDE = """
@@ -144,6 +144,38 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_interrupts_at_any_moment_leave_a_pool_in_order() -> None:
+    """Workers are never left in a run that the caller is not in, nor without memory."""
+    script = """
+from ostinato.devices.cpu import control as at
+from tapes import prefix_sums
+class Interrupt(Exception): pass
+def interrupt(*_): raise Interrupt
+signal.signal(signal.SIGALRM, interrupt)
+job, x, sums = prefix_sums(select(), 40)
+for pool in pools:
+    pool._set(at.LINGER, 0)  # so that each run wakes sleepers
+    interrupted = nbytes = 0
+    while interrupted < 300:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.000001 * interrupted)
+            while True:
+                nbytes += 64
+                pool.run(job.address, nbytes)
+        except Interrupt:
+            interrupted += 1
+    x[:] = 1
+    pool.run(job.address)
+    assert (sums == np.arange(1, 41)).all()
+print(interrupted)
+"""
+    with started(script) as process:
+        out, err = process.communicate(timeout=LIMIT)
+        assert (process.returncode, out.strip()) == (0, "300"), err
+        assert not err, "an interrupt that nobody got"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("way", SIGNALLED)
 def test_a_signal_ends_a_process(way: str) -> None:
     script, name, code = SIGNALLED[way]
@@ -181,7 +213,7 @@ def ended(child: int, seconds: float) -> int | None:
     return None
 
 
-def check_fork(kind: type[Waiting] = InCondition) -> None:
+def check_fork(kind: type[Waiting] = InPython) -> None:
     threads = ThreadPool(2, ISA, _waiting=kind())
     shared = ThreadPool.of(2, ISA)
     for each in (threads, shared):
@@ -212,7 +244,7 @@ def check_fork(kind: type[Waiting] = InCondition) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fork_refuses_what_its_parent_made(kind: str) -> None:
-    check_fork({"InCondition": InCondition, "InFutex": InFutex}[kind])
+    check_fork({"InPython": InPython, "InFutex": InFutex}[kind])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -24,7 +24,8 @@ PATIENCE = LINE + 24  # i64, turns of a thread's waiting loop at a barrier befor
 LINGER = LINE + 32  # i64, the same of an idle worker
 SYSCALL = LINE + 40  # address of `long syscall(long, ...)`, or 0 where there is no futex
 FUTEX = LINE + 48  # i64, the number of futex(2)
-YIELD = LINE + 56  # address of a C function without parameters that lets other threads run
+WAKE = LINE + 56  # address of a C function without parameters that wakes idle workers, used without a futex
+YIELD = LINE + 64  # address of one that lets other threads run, used at barriers without a futex
 
 # A line for each thread, written by it.
 LINES = 2 * LINE
@@ -33,7 +34,8 @@ SEEN = 4  # i32, the generation that it serves or has served
 CALLERS_MODE = 8  # i32, the floating-point mode that it came with
 MODE = 12  # i32, the one it works in
 FAILURES = 16  # i32, how many times in a row it has run out of patience
-WAITS = 20  # i32
+WAITS = 20  # i32, at barriers
+ASLEEP = 24  # i32, whether it is counted as a watcher of the generation while it sleeps outside native code
 
 
 def nbytes(threads: int) -> int:

@@ -35,7 +35,7 @@ class ThreadPool:
 
     _shared: ClassVar[dict[tuple[int, str], ThreadPool]] = {}
     _all: ClassVar[weakref.WeakSet[ThreadPool]] = weakref.WeakSet()
-    _sharing: ClassVar[threading.Lock] = threading.Lock()
+    _sharing: ClassVar[threading.RLock] = threading.RLock()
 
     def __init__(self, threads: int, isa: Isa, *, _waiting: Waiting | None = None) -> None:
         assert threads >= 1
@@ -44,16 +44,17 @@ class ThreadPool:
         self._native = Native.of(isa)
         self._block = memory.allocate(at.nbytes(threads))
         self._control = self._block.address
-        self._scratch = memory.allocate(0)
+        self._scratch: list[memory.Buffer] = []
         self.scratch_bytes = 0
         """Of each thread, so far."""
         self._lock = threading.Lock()
-        self._start = self._waiting.starter(self._native)
+        self._start = self._native.run
         self._refusal: type[OstinatoError] = PoolClosed
         self._set(at.THREADS, threads)
         # Where threads are more than CPUs, one that loops is in the way.
         self._set(at.PATIENCE, sync.turns(isa, _PATIENCE) if threads <= _cpus() else 0)
         self._set(at.LINGER, sync.turns(isa, _LINGER))
+        self._set(at.WAKE, self._waiting.wake)
         self._set(at.YIELD, waiting.offer_cpu())
         self._set(at.SYSCALL, self._waiting.syscall)
         self._set(at.FUTEX, self._waiting.futex)
@@ -108,7 +109,7 @@ class ThreadPool:
             # Those who wait for the lock find this when they have it: a run without workers would never end.
             self._start = _refuse
             self._set(at.STOP, 1, ctypes.c_int32)
-            self._waiting.alarm(self._native, self._control)
+            self._native.publish(self._control, 0)
         finally:
             self._lock.release()
         for worker in self._workers:
@@ -124,10 +125,12 @@ class ThreadPool:
         with self._lock:
             if nbytes > self.scratch_bytes:
                 stride = -(-nbytes // 4096) * 4096  # no two threads on one page: each touches its own first
-                self._scratch = memory.allocate(stride * self.threads)
-                self._set(at.SCRATCH, self._scratch.address)
+                self._scratch.append(memory.allocate(stride * self.threads))
+                # An interrupt may come at any line: the block never names memory that is gone.
+                self._set(at.SCRATCH, self._scratch[-1].address)
                 self._set(at.STRIDE, stride)
                 self.scratch_bytes = stride
+                del self._scratch[:-1]
 
     def _set(
         self, offset: int, value: int, kind: type[ctypes.c_int64 | ctypes.c_int32] = ctypes.c_int64
@@ -157,7 +160,7 @@ def _after_fork() -> None:
         pool._abandon()
     ThreadPool._all.clear()
     ThreadPool._shared.clear()
-    ThreadPool._sharing = threading.Lock()
+    ThreadPool._sharing = threading.RLock()
 
 
 def _leave() -> None:

@@ -38,9 +38,8 @@ _DEFAULT_MODE = 0x1F80  # MXCSR: round to nearest even, nothing flushed to zero,
 def emit(isa: Isa) -> str:
     """The IR of the runner; `control` is a control block (see `control`).
 
-    i32 pool_run(ptr control, ptr job): a whole run, for the caller, who is thread 0; returns 0.
-    void pool_publish(ptr control, ptr job): its first half; workers see the job, those in a futex wake.
-    void pool_work(ptr control, i64 thread): its second half.
+    i32 pool_run(ptr control, ptr job): publish the job and do thread 0's part of it; returns 0.
+    void pool_publish(ptr control, ptr job): workers see a job, or a stop; those that sleep wake.
     i32 pool_serve(ptr control, i64 thread): a worker's life; returns SLEEP or STOPPED.
     """
     module = Module(isa)
@@ -54,7 +53,7 @@ def emit(isa: Isa) -> str:
 
 def _work(module: Module) -> None:
     """One thread's part of a job, from its first step to the barrier after its last."""
-    f = module.function("pool_work", "ptr control, i64 thread")
+    f = module.function("pool_work", "ptr control, i64 thread", exported=False)
     control, thread = f["control"], f["thread"]
     mine = sync.thread_line(f, thread)
     if sync.is_x86(module.isa):
@@ -132,6 +131,9 @@ def _serve(module: Module) -> None:
     def stopped() -> Value:
         return f.atomic_load(control, at.STOP).ne(0)
 
+    for _ in f.when(f.load(I32, mine, at.ASLEEP).ne(0)):
+        f.store(f.const(I32, 0), mine, at.ASLEEP)
+        f.atomic_add(word, at.WATCHERS, -1, "seq_cst")
     for s in f.until(lambda s: s.over, over=f.const(I1, 0)):
         want = f.load(I32, mine, at.SEEN) + 1
         came = f.call("spin", I1, control, word, want, sync.patience(f, mine, at.LINGER))
@@ -141,4 +143,8 @@ def _serve(module: Module) -> None:
         for _ in f.when(s.over.eq(0)):
             f.store(want, mine, at.SEEN)
             f.call("pool_work", VOID, control, f["thread"])
-    f.ret(stopped().select(f.const(I32, STOPPED), f.const(I32, SLEEP)))
+    over = stopped()
+    for _ in f.when(over.eq(0)):  # it has to look at the generation once more before it sleeps
+        f.store(f.const(I32, 1), mine, at.ASLEEP)
+        f.atomic_add(word, at.WATCHERS, 1, "seq_cst")
+    f.ret(over.select(f.const(I32, STOPPED), f.const(I32, SLEEP)))

@@ -58,7 +58,11 @@ def _announce(module: Module) -> None:
     # Sequentially consistent, here and where threads go to sleep: one of the two sees the other.
     f.atomic_store(f["value"], f["word"], 0, "seq_cst")
     for _ in f.when(f.atomic_load(f["word"], at.WATCHERS, "seq_cst").ne(0)):
-        _futex(f, _WAKE, f.const(I32, _EVERYONE))
+        futex = has_futex(f)
+        for _ in f.when(futex):
+            _futex(f, _WAKE, f.const(I32, _EVERYONE))
+        for _ in f.when(futex.eq(0)):
+            f.call_at(f.load(PTR, f["control"], at.WAKE), VOID)
     f.ret()
 
 

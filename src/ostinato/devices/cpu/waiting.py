@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
 
 from ostinato.devices.cpu import control as at
 from ostinato.devices.cpu import runner
@@ -26,7 +27,6 @@ class Native:
 
     run: Callable[[int, int], int]
     publish: Callable[[int, int], None]
-    work: Callable[[int, int], None]
     serve: Callable[[int, int], int]
 
     @classmethod
@@ -38,32 +38,24 @@ class Native:
         return cls(
             with_status(module.address("pool_run")),
             without(module.address("pool_publish")),
-            without(module.address("pool_work")),
             with_status(module.address("pool_serve")),
         )
 
 
 class Waiting(ABC):
-    """One pool's way to sleep. `syscall` and `futex` go into its control block."""
+    """How the workers of one pool sleep. `syscall`, `futex` and `wake` go into its control block."""
 
     syscall = 0
     futex = 0
-
-    @abstractmethod
-    def starter(self, native: Native) -> Callable[[int, int], int]:
-        """A function of the control block and a job that runs it and returns 0."""
+    wake = 0
 
     @abstractmethod
     def serve(self, native: Native, control: int, thread: int) -> None:
         """A worker's life, until it is stopped."""
 
-    @abstractmethod
-    def alarm(self, native: Native, control: int) -> None:
-        """Wake all workers without a job, so that they see the stop."""
-
 
 class InFutex(Waiting):
-    """Linux: a worker sleeps in the native code, and the native code wakes it."""
+    """Linux: workers sleep in the native code, and the native code wakes them."""
 
     def __init__(self) -> None:
         self.syscall = c_function("syscall")
@@ -73,50 +65,35 @@ class InFutex(Waiting):
     def available() -> bool:
         return sys.platform == "linux" and platform.machine() in _FUTEX
 
-    def starter(self, native: Native) -> Callable[[int, int], int]:
-        return native.run
-
     def serve(self, native: Native, control: int, thread: int) -> None:
         native.serve(control, thread)
 
-    def alarm(self, native: Native, control: int) -> None:
-        native.publish(control, 0)
 
+class InPython(Waiting):
+    """Everywhere: a worker comes back to Python for its sleep, and the native code calls Python to wake it.
 
-class InCondition(Waiting):
-    """Everywhere: a worker comes back to Python for its sleep, and a run is two native calls."""
+    Who sleeps waits for a token, and passes it on when it wakes. One that is left over costs the next sleeper
+    a look at the generation.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-
-    def starter(self, native: Native) -> Callable[[int, int], int]:
-        def start(control: int, job: int) -> int:
-            self._publish(native, control, job)
-            native.work(control, 0)
-            return 0
-
-        return start
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        # C code only, so that no interrupt (SIGINT) comes in the middle of a run and leaves workers asleep.
+        self._put = ctypes.CFUNCTYPE(None)(partial(self._tokens.put, None))
+        self.wake = ctypes.cast(self._put, ctypes.c_void_p).value or 0
 
     def serve(self, native: Native, control: int, thread: int) -> None:
         generation = ctypes.c_int32.from_address(control + at.GENERATION)
         seen = ctypes.c_int32.from_address(control + at.line(thread) + at.SEEN)
         while native.serve(control, thread) == runner.SLEEP:
-            with self._changed:
-                while generation.value == seen.value:
-                    self._changed.wait()
-
-    def alarm(self, native: Native, control: int) -> None:
-        self._publish(native, control, 0)
-
-    def _publish(self, native: Native, control: int, job: int) -> None:
-        with self._changed:  # within it nobody is on the way to sleep
-            native.publish(control, job)
-            self._changed.notify_all()
+            while generation.value == seen.value:
+                self._tokens.get()
+            self._tokens.put(None)
 
 
 def best() -> Waiting:
     """What this system does best."""
-    return InFutex() if InFutex.available() else InCondition()
+    return InFutex() if InFutex.available() else InPython()
 
 
 def c_function(name: str) -> int:
