@@ -66,6 +66,11 @@ class Draft:
         assert op.infer(*(self.nodes[i] for i in inputs)) == (old.shape, old.dtype), "readers saw another"
         self.nodes[node] = Node(node, op, tuple(inputs), old.shape, old.dtype)
 
+    def stand_for(self, node: NodeId, region: Op, inputs: Sequence[NodeId]) -> None:
+        """A region in its last node's place: it repeats what led to that value, so the value is the same."""
+        old = self.nodes[node]
+        self.nodes[node] = Node(node, region, tuple(inputs), old.shape, old.dtype)
+
     def rewire(self, node: NodeId, inputs: Sequence[NodeId]) -> None:
         """The same op over other inputs."""
         old = self.nodes[node]
@@ -107,20 +112,19 @@ class Draft:
     def topological(self) -> list[Node]:
         """Nodes after their inputs; ids alone don't tell once passes have added nodes."""
         order: list[Node] = []
-        state: dict[NodeId, bool] = {}
+        done: set[NodeId] = set()
         for start in self.nodes:
             stack = [start]
             while stack:
                 node = self.nodes[stack[-1]]
-                if state.get(node.id):
-                    stack.pop()
-                elif node.id in state:
-                    state[node.id] = True
+                waiting = [i for i in reversed(node.inputs) if i not in done]
+                if waiting:
+                    stack += waiting
+                    continue
+                stack.pop()
+                if node.id not in done:
+                    done.add(node.id)
                     order.append(node)
-                    stack.pop()
-                else:
-                    state[node.id] = False
-                    stack.extend(i for i in reversed(node.inputs) if i not in state)
         return order
 
 

@@ -35,6 +35,6 @@ def form_regions(draft: Draft) -> None:
                 matches.append(found)
                 scene.held.update(found.held)
     for found in matches:
-        draft.replace(found.result, found.region, found.inputs)
+        draft.stand_for(found.result, found.region, found.inputs)
         draft.remove(found.held - {found.result})  # its writes too, which would else run twice
     draft.sweep()
