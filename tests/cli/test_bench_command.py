@@ -143,8 +143,6 @@ def test_a_plan_that_is_not_really_held_is_said(cli: Cli, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (["bench"], "choose a benchmark: --modes"),
-    (["bench", "-m", TINY], "choose a benchmark: --modes"),
     (["bench", "--modes", "-m", TINY, "--rounds", "0"], "--rounds"),
     (["bench", "--modes", "-m", TINY, "--tokens", "0"], "--tokens"),
     (["bench", "--modes", "-m", TINY, "--tokens", "-3"], "--tokens"),

@@ -1,64 +1,157 @@
-"""`ostinato bench`: ratios taken side by side in one run."""
+"""`ostinato bench`: rates, and what they cost; or the three ways to decode side by side."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from ostinato.cli.bench_modes import told as modes_told
+from ostinato.cli.bench_rates import told as rates_told
 from ostinato.cli.console import Console, console_options
 from ostinato.cli.run import complete_model
 from ostinato.hub.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from ostinato.engine.bench import ModesReport
+    from ostinato.engine.rates import Work
+
+DECODE, DEPTHS, PROMPTS, ROUNDS = 64, (0, 1024), (512,), 5
+MODES_TOKENS, MODES_ROUNDS = 16, 3
+
+_MODES_ONLY = ("tokens",)
+_RATES_ONLY = ("decode", "depth", "prefill", "profile", "cold")
 
 
 @click.command()
-@click.option("--modes", is_flag=True,
-              help="Replanned (D1), held (D2) and captured (D3) decoding of the same tokens.")  # fmt: skip
 @click.option("-m", "--model", shell_complete=complete_model, default=DEFAULT_MODEL, show_default=True,
               help="A .gguf file, a safetensors folder, hf:org/name, or a short name.")  # fmt: skip
-@click.option("--tokens", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",
-              help="Timed tokens of each mode in each round.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, metavar="R",
-              help="Rounds; each runs all modes.")  # fmt: skip
-@click.option("--context", type=click.IntRange(min=1), metavar="N",
-              help="Positions of the KV cache; by default what the model was trained for, at most 8192.",
+@click.option("--decode", type=click.IntRange(min=0), metavar="N",
+              help=f"Tokens decoded in a round, {DECODE} by default; 0 for no decoding.")  # fmt: skip
+@click.option("--depth", type=click.IntRange(min=0), multiple=True, metavar="D",
+              help="Positions before them, 0 and 1024 by default; may be given several times.")  # fmt: skip
+@click.option("--prefill", type=click.IntRange(min=0), multiple=True, metavar="N",
+              help="Tokens of a prompt, 512 by default; may be given several times; 0 for no prompt.",
               )  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=1), metavar="R",
+              help=f"How often, by default {ROUNDS}, with --modes {MODES_ROUNDS}.")  # fmt: skip
+@click.option("--profile", is_flag=True, help="Where the time goes on the device, by kernel and weight.")
+@click.option("--cold", is_flag=True, help="Time starts of new processes as well, to their first token.")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.")
+@click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), help="Element type of the KV cache.")
+@click.option("--context", type=click.IntRange(min=1), metavar="N",
+              help="Positions of the KV cache; by default as many as needed, with --modes what the model was "
+              "trained for, at most 8192.")  # fmt: skip
 @click.option("--device", metavar="D", help="KIND or KIND:ORDINAL.")
+@click.option("--modes", is_flag=True,
+              help="Instead, replanned (D1), held (D2) and captured (D3) decoding of the same tokens.",
+              )  # fmt: skip
+@click.option("--tokens", type=click.IntRange(min=1), metavar="N",
+              help=f"With --modes, timed tokens of each mode in a round, {MODES_TOKENS} by default.",
+              )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @console_options
 @click.pass_obj
 def bench(
     console: Console,
-    modes: bool,
     model: str,
-    tokens: int,
-    rounds: int,
+    decode: int | None,
+    depth: tuple[int, ...],
+    prefill: tuple[int, ...],
+    rounds: int | None,
+    profile: bool,
+    cold: bool,
+    threads: int | None,
+    kv_dtype: str | None,
     context: int | None,
     device: str | None,
+    modes: bool,
+    tokens: int | None,
     as_json: bool,
 ) -> None:
-    """Measure on this machine; choose what with --modes. Ends with 1 when the modes' logits differ."""
-    if not modes:
-        raise click.UsageError("choose a benchmark: --modes (replanned, held and captured decoding).")
+    """Measure on this machine: tokens per second, and which share of the memory's speed they reach. With
+    --modes it ends with 1 when the modes' logits differ."""
+    said = click.get_current_context().get_parameter_source
+    for name in _RATES_ONLY if modes else _MODES_ONLY:
+        if said(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} is {'not for' if modes else 'only for'} --modes.")
+    machine: dict[str, Any] = {"device": device, "threads": threads, "kv_dtype": kv_dtype}
+    if modes:
+        _modes(console, model, context, tokens or MODES_TOKENS, rounds or MODES_ROUNDS, machine, as_json)
+        return
+    works = _works(DECODE if decode is None else decode, depth or DEPTHS, prefill or PROMPTS)
+    _rates(console, model, context, works, rounds or ROUNDS, profile, cold, machine, as_json)
+
+
+def _works(decode: int, depths: tuple[int, ...], prompts: tuple[int, ...]) -> list[Work]:
+    from ostinato.engine.rates import Work
+
+    works = [Work("decode", decode, depth) for depth in depths if decode]
+    works += [Work("prefill", prompt) for prompt in prompts if prompt]
+    if not works:
+        raise click.UsageError("--decode 0 and --prefill 0 leave nothing to measure.")
+    return works
+
+
+def _rates(
+    console: Console,
+    model: str,
+    context: int | None,
+    works: list[Work],
+    rounds: int,
+    profile: bool,
+    cold: bool,
+    machine: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from ostinato.engine.cold import cold_start
+    from ostinato.engine.llm import LLM
+    from ostinato.engine.rates_report import context_for, measure_rates
+
+    llm = LLM(model, context=context or context_for(works), progress=console.verbosity >= 0, **machine)
+    starts = []
+    for number in range(rounds if cold else 0):
+        console.note(f"start {number + 1} of {rounds}", level=1)
+        starts.append(cold_start(llm.file.path, _options(machine)))
+
+    def on_round(work: Work, number: int) -> None:
+        console.note(f"{work.name}: " + (f"round {number} of {rounds}" if number else "warming up"), level=1)
+
+    report = measure_rates(
+        llm, works, rounds=rounds, profile=profile, cold=starts, threads=machine["threads"], on_round=on_round
+    )
+    _print(report.as_dict() if as_json else rates_told(report))
+
+
+def _options(machine: dict[str, Any]) -> list[str]:
+    """The same machine for `ostinato run`."""
+    options = []
+    for name, value in machine.items():
+        options += [] if value is None else ["--" + name.replace("_", "-"), str(value)]
+    return options
+
+
+def _modes(
+    console: Console,
+    model: str,
+    context: int | None,
+    tokens: int,
+    rounds: int,
+    machine: dict[str, Any],
+    as_json: bool,
+) -> None:
     from ostinato.engine.bench import compare_modes
     from ostinato.engine.llm import LLM
 
-    llm = LLM(model, device=device, context=context, progress=console.verbosity >= 0)
+    llm = LLM(model, context=context, progress=console.verbosity >= 0, **machine)
 
     def on_round(number: int) -> None:
         console.note(f"round {number} of {rounds}" if number else "warming up", level=1)
 
     report = compare_modes(llm, tokens=tokens, rounds=rounds, on_round=on_round)
-    if as_json:
-        click.echo(json.dumps(report.as_dict(), indent=2, ensure_ascii=False))
-    else:
-        for line in told(report):
-            click.echo(line)
+    _print(report.as_dict() if as_json else modes_told(report))
     if report.mismatches:
         first = report.mismatches[0]
         where = f"step {first.step}" if first.step else "the prompt"
@@ -67,29 +160,9 @@ def bench(
         )
 
 
-def told(report: ModesReport) -> Iterator[str]:
-    """The report as lines of text."""
-    from ostinato.engine.bench import MEASURED
-
-    yield f"{report.model} on {report.device}, context {report.context}"
-    yield f"{report.tokens} tokens × {report.rounds} rounds after a prompt of {report.prompt_tokens} tokens"
-    yield ""
-    heads = f"{'ms/token':>9} {'p25':>8} {'p75':>8} {'kernel µs':>10} {'host µs':>9} {'plans/token':>12}"
-    yield f"{'':<12} {heads}"
-    for mode in report.modes:
-        ms = mode.ms_per_token
-        yield (f"{mode.mode} {mode.name:<9} {ms.median:9.3f} {ms.p25:8.3f} {ms.p75:8.3f} "
-               f"{mode.kernel_us_per_token:10.0f} {mode.host_us_per_token:9.0f} "
-               f"{mode.optimize_calls_per_token:12.2f}")  # fmt: skip
-        for note in mode.notes:
-            yield f"   {note}"
-    yield ""
-    for name, ratio in report.ratios.items():
-        spread = f"single rounds {ratio.low:.2f} to {ratio.high:.2f}"
-        yield f"{name.replace('/', ' ÷ ')}: {ratio.median:.2f} ({spread})"
-    if not report.mismatches:
-        yield "logits: the same bits in all modes, at every step of every round"
-    yield ""
-    yield f"ms/token: {MEASURED['ms_per_token']}; median and quartiles."
-    yield f"kernel: {MEASURED['kernel_us_per_token']}; median."
-    yield f"host: {MEASURED['host_us_per_token']}; median."
+def _print(report: dict[str, Any] | Iterator[str]) -> None:
+    if isinstance(report, dict):
+        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        return
+    for line in report:
+        click.echo(line)

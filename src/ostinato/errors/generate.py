@@ -107,3 +107,14 @@ class NoChatTemplate(OstinatoError, ValueError):
     @property
     def remedy(self) -> str:
         return "Use a chat model, or give the whole prompt as text (--raw)."
+
+
+@dataclass(eq=False)
+class StartFailed(OstinatoError, RuntimeError):
+    """A process that was started to be timed ended with exit code `code`."""
+
+    code: int
+    said: str
+
+    def message(self) -> str:
+        return f"a start of ostinato ended with exit code {self.code}: {self.said}"
