@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from running import const, storage
 
-from ostinato.device.contract import CaptureRefusal
+from ostinato.device.contract import CaptureRefusal, fitting, view_of
 from ostinato.device.encoded import EncodedTensor
 from ostinato.device.segment import Segment
 from ostinato.devices.reference import device as device_module
@@ -259,6 +259,40 @@ def test_without_its_check_a_replay_writes_by_halves(monkeypatch: pytest.MonkeyP
         lambda self, values: {node: values.get(node, 0) for node in self._varying},
         lambda: test_a_replay_checks_all_values_before_it_writes_one("one is missing"),
     )
+
+
+def test_a_view_is_the_storage_s_memory_and_can_t_be_written() -> None:
+    device = ReferenceDevice()
+    held = device.upload(np.arange(6, dtype=np.float32), DType.F32)
+    view = view_of(device, held, (2, 2))
+    assert view is not None
+    assert view.tolist() == [[0, 1], [2, 3]]
+    with pytest.raises(ValueError, match="read-only"):
+        view[0, 0] = 9
+    device.write(np.full(6, 7, np.float32), held)
+    assert view.tolist() == [[7, 7], [7, 7]]
+    with pytest.raises(DeviceMismatch):
+        view_of(ReferenceDevice(1), held, (6,))
+
+
+def test_a_device_needn_t_have_views() -> None:
+    from devices.delayed import DelayedDevice
+
+    device = DelayedDevice()
+    assert view_of(device, device.upload(np.zeros(2, np.float32), DType.F32), (2,)) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros((2, 3), np.float32), np.zeros((3, 2), np.float32).T, np.zeros((2, 3), np.float16),
+     np.zeros((2, 3), ">f4"), np.zeros((2, 6), np.float32)[:, ::2], np.ma.zeros((2, 3), np.float32)],
+    ids=["right", "transposed", "narrower", "big endian", "strided", "a subclass"],
+)  # fmt: skip
+def test_what_fits_arrives_contiguous_and_of_the_type(value: np.ndarray) -> None:
+    fitted = fitting("x", value, (2, 3), DType.F32)
+    assert fitted.flags.c_contiguous
+    assert fitted.dtype == np.dtype("=f4")
+    assert fitted.shape == (2, 3)
 
 
 def test_packing_takes_exactly_what_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 from running import const
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from ostinato import devices
 from ostinato.devices.cpu.device import CpuDevice
@@ -21,7 +21,7 @@ from ostinato.ir.ops import elementwise
 from ostinato.runtime import registry as registry_module
 from ostinato.runtime.context import Bindings, InferenceContext
 from ostinato.runtime.registry import Registry
-from sabotage import goes_red
+from sabotage import goes_red, nothing
 
 
 def blas_now() -> int:
@@ -101,7 +101,7 @@ def test_overlapping_runs_leave_the_process_as_it_was(monkeypatch: pytest.Monkey
         """Each run puts back what it saw."""
 
         def _enter(self, count: int) -> None:
-            seen.append(blas._limit(blas._libraries(), count))
+            seen.append(blas._limit(blas._knobs(), count))
 
         def _leave(self) -> None:
             blas._restore(seen.pop(0))
@@ -111,7 +111,8 @@ def test_overlapping_runs_leave_the_process_as_it_was(monkeypatch: pytest.Monkey
 
 
 def test_whichever_thread_limited_blas_before_or_does_so_after() -> None:
-    """Newer versions of threadpoolctl let one thread at a time change OpenBLAS's count: this one here."""
+    """Newer versions of threadpoolctl let one thread at a time change OpenBLAS's count: this one here, by the
+    fixture. A run isn't held up by that, and claims nothing for itself."""
     seen: list[int] = []
 
     def run() -> None:
@@ -123,15 +124,58 @@ def test_whichever_thread_limited_blas_before_or_does_so_after() -> None:
         with threadpool_limits(2, user_api="blas"):
             seen.append(blas_now())
 
-    for work in (run, someone_else):
+    def elsewhere(work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work)
         thread.start()
         thread.join(10)
+
+    elsewhere(run)
+    assert seen == [1, 3]
+    for library in ThreadpoolController().lib_controllers:
+        getattr(library, "clear_controlling_thread", nothing)(force=True)
+    elsewhere(someone_else)
     run()
-    thread = threading.Thread(target=someone_else)
-    thread.start()
-    thread.join(10)
+    elsewhere(someone_else)
     assert seen == [1, 3, 2, 1, 3, 2]
+
+
+class Dial:
+    """A BLAS that counts how often it is set."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.sets = count, 0
+
+    def set(self, count: int) -> None:
+        self.count, self.sets = count, self.sets + 1
+
+
+@pytest.mark.parametrize("thread_local", [False, True])
+def test_a_count_that_is_right_already_is_left_alone(
+    thread_local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = Dial(2), Dial(5)
+    knobs = [blas.Knob(lambda dial=dial: dial.count, dial.set, thread_local) for dial in (right, wrong)]
+    monkeypatch.setattr(blas, "_knobs", lambda: knobs)
+    with blas.Limiter().at(2):
+        assert (right.count, wrong.count) == (2, 2)
+    assert (right.count, wrong.count) == (2, 5)
+    assert (right.sets, wrong.sets) == (0, 2)
+
+
+@pytest.mark.parametrize("layer", ["pthreads", "openmp"])
+def test_a_library_is_asked_directly_where_its_count_is_the_process_s(layer: str) -> None:
+    class Library:
+        internal_api, threading_layer = "openblas", layer
+
+        class dynlib:  # noqa: N801
+            scipy_openblas_get_num_threads64_ = staticmethod(lambda: 7)
+            scipy_openblas_set_num_threads64_ = staticmethod(lambda count: None)
+
+        get_num_threads = staticmethod(lambda: 8)
+        set_num_threads = staticmethod(lambda count: None)
+
+    knob = blas.knob_of(Library())
+    assert (knob.get(), knob.thread_local) == ((7, False) if layer == "pthreads" else (8, True))
 
 
 def test_an_error_inside_gives_the_threads_back() -> None:

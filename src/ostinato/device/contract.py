@@ -5,11 +5,13 @@ bound = program.bind(slots, workspace, outputs)  # dtype, encoding, location, ex
 pending = bound.run(env, overlay); pending.wait()  # late device errors surface in wait
 captured = bound.freeze(varying, env)            # a Captured, or a CaptureRefusal that says why
 captured.replay(values).wait()
+
+A device whose storages the host can read where they lie may also have a method `view`; see `view_of`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -112,8 +114,8 @@ class Device(Protocol):
         """A new storage with the array's elements; the array may change afterwards."""
 
     def write(self, array: HostArray, target: Storage) -> None:
-        """The array's elements over the first ones of a plain storage of this device and the same dtype.
-        Raises BindingMismatch when it has more than the storage."""
+        """The array's elements over the first ones of a plain storage of this device and the same dtype; the
+        array may change afterwards. Raises BindingMismatch when it has more than the storage."""
 
     def download(self, storage: Storage, shape: tuple[int, ...]) -> HostArray:
         """The first elements of a plain storage as a new array of `shape`."""
@@ -139,8 +141,22 @@ def slab_encoding(device: Device, dtype: DType, role: str) -> Encoding:
     return {"k": layout.k, "v": layout.v}[role]
 
 
+def view_of(device: Device, storage: Storage, shape: tuple[int, ...]) -> HostArray | None:
+    """What `device.download` copies, read where it lies: a read-only array over the storage's own memory,
+    which later runs change. None for a device that has no method `view(storage, shape)`, or answers so."""
+    view: Callable[[Storage, tuple[int, ...]], HostArray | None] | None = getattr(device, "view", None)
+    return None if view is None else view(storage, shape)
+
+
 def fitting(label: str, value: HostArray, shape: tuple[int, ...], dtype: DType) -> HostArray:
     """`value` as a contiguous array of exactly this shape and dtype; raises BindingMismatch."""
+    if (
+        type(value) is np.ndarray
+        and value.shape == shape
+        and value.dtype == dtype.numpy
+        and value.flags.c_contiguous
+    ):
+        return value
     if not isinstance(value, np.ndarray | np.generic):
         raise BindingMismatch(label, "type", "a numpy array", type(value).__name__)
     if value.shape != shape:

@@ -87,6 +87,12 @@ class ReferenceDevice:
         copied: HostArray = storage.parts[0].data[: prod(shape)].reshape(shape).copy()
         return copied
 
+    def view(self, storage: Storage, shape: tuple[int, ...]) -> HostArray:
+        self._check(storage)
+        seen: HostArray = storage.parts[0].data[: prod(shape)].reshape(shape)
+        seen.flags.writeable = False
+        return seen
+
     def copy(self, source: Storage, target: Storage) -> None:
         self._check(source)
         self._check(target)

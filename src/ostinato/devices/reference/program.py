@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
@@ -36,12 +36,23 @@ class Done:
         return None
 
 
+_DONE = Done()
+
+
 @dataclass(eq=False)
 class ReferenceWorkspace:
     """numpy allocates as it goes; what is left to own is the right to run."""
 
     location: Location
     in_flight: threading.Lock = field(default_factory=threading.Lock)
+
+    def __enter__(self) -> None:
+        """The right to run and to write inputs that a run reads; raises WorkspaceBusy."""
+        if not self.in_flight.acquire(blocking=False):
+            raise WorkspaceBusy(str(self.location))
+
+    def __exit__(self, *_: object) -> None:
+        self.in_flight.release()
 
 
 @dataclass
@@ -72,8 +83,10 @@ class ReferenceProgram:
         location = self.segment.location
         if workspace.location != location:
             raise DeviceMismatch("the workspace", str(location), str(workspace.location))
-        inputs = [checked(slot, slots, location) for slot in self.segment.inputs]
-        results = [checked(slot, outputs, location) for slot in self.segment.outputs]
+        inputs = [Port.of(slot, i, slots, location) for i, slot in enumerate(self.segment.inputs)]
+        results = [
+            Port.of(slot, self.tape.outputs[slot.node], outputs, location) for slot in self.segment.outputs
+        ]
         return ReferenceBound(self.segment, self.tape, inputs, results, workspace, self._threads)
 
 
@@ -100,6 +113,27 @@ def _view(slot: Slot, array: Array, env: SymEnv) -> Array:
     return array if array.shape == shape else array[:count].reshape(shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A slot of a bound tape: its register, and its array, flat where its shape waits for the symbols."""
+
+    slot: Slot
+    register: int
+    array: Array
+    sized: bool
+
+    @classmethod
+    def of(cls, slot: Slot, register: int, storages: Mapping[NodeId, Storage], location: Location) -> Port:
+        return cls(slot, register, checked(slot, storages, location), is_static(slot.shape))
+
+    def viewed(self, env: SymEnv) -> Array:
+        """The array in the shape that the slot has in a run."""
+        return self.array if self.sized else _view(self.slot, self.array, env)
+
+
+Registers = list[Any]
+
+
 class ReferenceBound:
     """A tape with its arrays."""
 
@@ -107,88 +141,82 @@ class ReferenceBound:
         self,
         segment: Segment,
         tape: Tape,
-        inputs: list[Array],
-        outputs: list[Array],
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
         workspace: ReferenceWorkspace,
         threads: Threads,
     ) -> None:
         self._segment = segment
         self._tape = tape
-        self._inputs = inputs
-        self._blank = [None] * (tape.registers - len(inputs))
+        self._inputs = {port.slot.node: port for port in inputs}
+        self._registers: Registers = [None] * tape.registers
+        for port in inputs:
+            self._registers[port.register] = port.array
         # Inputs that may differ from run to run; weights and slabs are what was bound.
-        self._changing = [i for i, slot in enumerate(segment.inputs) if slot.changing]
+        self._changing = [port for port in inputs if port.slot.changing]
         self._outputs = outputs
         self._workspace = workspace
         self._threads = threads
 
     def run(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = _NO_OVERLAY) -> Done:
         """Raises WorkspaceBusy, UnboundSymbol, IndexOutOfRange."""
-        with self.owned():
-            self.run_owned(env, overlay)
-        return Done()
+        with self._workspace:
+            self._run(self._loaded(env, overlay), self._targets(env), env)
+        return _DONE
 
-    @contextmanager
-    def owned(self) -> Iterator[None]:
-        """The right to run and to write inputs that a run reads; raises WorkspaceBusy."""
-        if not self._workspace.in_flight.acquire(blocking=False):
-            raise WorkspaceBusy(str(self._workspace.location))
-        try:
-            yield
-        finally:
-            self._workspace.in_flight.release()
+    def _loaded(self, env: SymEnv, overlay: Mapping[NodeId, Storage]) -> Registers:
+        """The registers as a run finds them."""
+        registers = self._registers.copy()
+        for port in self._changing:
+            if port.slot.node in overlay:
+                fresh = checked(port.slot, overlay, self._segment.location)
+                registers[port.register] = fresh if port.sized else _view(port.slot, fresh, env)
+            elif not port.sized:
+                registers[port.register] = _view(port.slot, port.array, env)
+        return registers
 
-    def run_owned(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = _NO_OVERLAY) -> None:
-        """Run within `owned`."""
+    def _targets(self, env: SymEnv) -> list[tuple[int, Array]]:
+        """The registers that a run hands back, and where they go."""
+        return [(port.register, port.viewed(env)) for port in self._outputs]
+
+    def _run(self, registers: Registers, targets: Sequence[tuple[int, Array]], env: SymEnv) -> None:
         # inf and NaN are legitimate values here: masked scores, exp of large numbers, f16 overflow
         with np.errstate(all="ignore"), self._threads.limited():
-            self._run(env, overlay)
-
-    def _run(self, env: SymEnv, overlay: Mapping[NodeId, Storage]) -> None:
-        registers: list[Any] = [*self._inputs, *self._blank]
-        for i in self._changing:
-            slot = self._segment.inputs[i]
-            array = (
-                checked(slot, overlay, self._segment.location) if slot.node in overlay else self._inputs[i]
-            )
-            registers[i] = array if is_static(slot.shape) else _view(slot, array, env)
-        for step in self._tape.instructions:
-            registers[step.output] = step.kernel(step.op, env, *[registers[i] for i in step.inputs])
-            for register in step.drop:
-                registers[register] = None
-        for slot, target in zip(self._segment.outputs, self._outputs, strict=True):
-            np.copyto(_view(slot, target, env), registers[self._tape.outputs[slot.node]])
+            for step in self._tape.instructions:
+                registers[step.output] = step.kernel(step.op, env, *[registers[i] for i in step.inputs])
+                for register in step.drop:
+                    registers[register] = None
+        for register, target in targets:
+            np.copyto(target, registers[register])
 
     def freeze(self, varying: Sequence[NodeId], env: SymEnv) -> ReferenceCapture | CaptureRefusal:
         for step in self._tape.instructions:
             if isinstance(step.op, WriteSlice) and not isinstance(step.op.start, int):
                 return CaptureRefusal(f"{step.op.name} writes at a position that rides in the symbols")
-        known = {
-            slot.node: (slot, array) for slot, array in zip(self._segment.inputs, self._inputs, strict=True)
-        }
-        missing = [node for node in varying if node not in known]
+        missing = [node for node in varying if node not in self._inputs]
         if missing:
             return CaptureRefusal(f"%{missing[0]} is no input of this segment")
-        return ReferenceCapture(self, {node: known[node] for node in varying}, env)
+        return ReferenceCapture(self, [self._inputs[node] for node in varying], env)
 
 
 class ReferenceCapture:
     """A bound tape whose varying inputs are written in place before each replay."""
 
-    def __init__(
-        self, bound: ReferenceBound, varying: Mapping[NodeId, tuple[Slot, Array]], env: SymEnv
-    ) -> None:
+    def __init__(self, bound: ReferenceBound, varying: Sequence[Port], env: SymEnv) -> None:
         self._bound = bound
-        self._varying = {node: (slot, _view(slot, array, env)) for node, (slot, array) in varying.items()}
+        self._varying = {port.slot.node: (port.slot, port.viewed(env)) for port in varying}
         self._env = env
+        self._registers = bound._loaded(env, _NO_OVERLAY)
+        self._targets = bound._targets(env)
 
     def replay(self, values: Mapping[NodeId, HostArray]) -> Done:
         fitted = self.check(values)
-        with self._bound.owned():
+        bound = self._bound
+        with bound._workspace:
             for node, value in fitted.items():
                 self._varying[node][1][...] = value
-            self._bound.run_owned(self._env)
-        return Done()
+            bound._run(self._registers.copy(), self._targets, self._env)
+        return _DONE
 
     def check(self, values: Mapping[NodeId, HostArray]) -> Mapping[NodeId, HostArray]:
         """The values as they go into the buffers; raises UnboundConst, NotVarying or BindingMismatch."""
