@@ -26,7 +26,7 @@ from ostinato.errors import (
 )
 from ostinato.models import loader
 from ostinato.models.loader import load_model
-from ostinato.models.rope import RopeSpec, rope_tables
+from ostinato.models.rope import RopeSpec, rope_table
 from ostinato.runtime.context import InferenceContext
 from sabotage import goes_red, nothing
 
@@ -216,10 +216,10 @@ def test_a_config_can_t_be_edited(tiny: Any) -> None:
         tiny.config.norm_eps = 1.0
 
 
-def test_rope_tables() -> None:
+def test_rope_rows() -> None:
     plain, linear = RopeSpec(100.0, 4), RopeSpec(100.0, 4, linear=2.0)
     factors = RopeSpec(100.0, 4, factors=(1.0, 4.0))
-    cos, sin = rope_tables([plain, linear, factors], 3, 2)
+    cos, sin = rope_table((plain, linear, factors)).rows(3, 2)
     assert cos.shape == sin.shape == (3, 2, 2)
     for table, spec in enumerate(([1.0, 0.1], [0.5, 0.05], [1.0, 0.025])):
         for row in range(2):

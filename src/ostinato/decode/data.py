@@ -14,7 +14,7 @@ from ostinato.decode.step import StepGraph
 from ostinato.errors.decode import EmptyStep, TokenDataMismatch, TokenOutOfRange
 from ostinato.ir.shape import NodeId
 from ostinato.models.contract import Model
-from ostinato.models.rope import rope_tables
+from ostinato.models.rope import RopeTable, rope_table
 
 Array = npt.NDArray[Any]
 
@@ -33,7 +33,14 @@ class DecodeTokenData:
 
 def token_data(step: StepGraph, model: Model, ids: npt.NDArray[np.int64], start: int) -> DecodeTokenData:
     """The data of a step whose rows `ids` stand at positions start, start + 1, …"""
-    cos, sin = rope_tables(model.config.ropes, start, len(ids))
+    return data_of_rows(step, rope_table(model.config.ropes), ids, start)
+
+
+def data_of_rows(
+    step: StepGraph, ropes: RopeTable, ids: npt.NDArray[np.int64], start: int
+) -> DecodeTokenData:
+    """The same with the model's ropes at hand."""
+    cos, sin = ropes.rows(start, len(ids))
     mask = causal_mask(len(ids), start, step.capacity) if step.mask_is_live else None
     return DecodeTokenData(ids, cos, sin, mask, None if step.start is None else start)
 
@@ -62,6 +69,12 @@ def data_by_node(step: StepGraph, data: DecodeTokenData) -> dict[NodeId, Array]:
     if step.start is not None:
         nodes[step.start] = np.asarray(data.offset, np.int64)
     return nodes
+
+
+def varying(step: StepGraph) -> Sequence[NodeId]:
+    """The nodes of what differs from token to token: those of `data_by_node`, read or not."""
+    nodes = [step.token_ids, step.rope_cos, step.rope_sin, step.mask]
+    return nodes if step.start is None else [*nodes, step.start]
 
 
 def shape_data(step: StepGraph, count: int, selected: Sequence[int]) -> Mapping[NodeId, Array]:

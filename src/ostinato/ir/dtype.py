@@ -16,15 +16,11 @@ class DType(Enum):
     I64 = "int64"
     BOOL = "bool"
 
-    @property
-    def numpy(self) -> np.dtype[Any]:
+    def __init__(self, name: str) -> None:
+        self.numpy: np.dtype[Any] = np.dtype(name)
         """The numpy type of the same width and meaning."""
-        return np.dtype(self.value)
-
-    @property
-    def nbytes(self) -> int:
+        self.nbytes: int = self.numpy.itemsize
         """Bytes of one element."""
-        return self.numpy.itemsize
 
     @property
     def is_float(self) -> bool:

@@ -14,6 +14,9 @@ class SymId:
 
     name: str
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -29,9 +32,7 @@ class SymEnv(Mapping[SymId, int]):
     __slots__ = ("_values",)
 
     def __init__(self, values: Mapping[SymId, int] | None = None) -> None:
-        self._values: dict[SymId, int] = {}
-        for symbol, value in (values or {}).items():
-            self.bind(symbol, value)
+        self._values: dict[SymId, int] = dict(values or {})
 
     def bind(self, symbol: SymId, value: int) -> SymEnv:
         """Give `symbol` its value; raises ConflictingSymbol when it already has another."""
