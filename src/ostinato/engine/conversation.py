@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ostinato.decode.kv_cache import KvCache
 from ostinato.engine.receipt import Receipt
 from ostinato.engine.token_loop import check_prompt
+from ostinato.engine.turn import Turn
 from ostinato.errors.generate import ConversationBusy
 from ostinato.generate.settings import Sampling, check_kind, check_sampling
 
 if TYPE_CHECKING:
     from ostinato.engine.llm import LLM, Generation, Message
-
-
-class Turn:
-    """Whose turn it is: one thread's at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def mine(self) -> Iterator[None]:
-        """Raises ConversationBusy while another thread's."""
-        if not self._lock.acquire(blocking=False):
-            raise ConversationBusy()
-        try:
-            yield
-        finally:
-            self._lock.release()
 
 
 class Answer(Iterator[str]):
@@ -70,7 +52,7 @@ class Conversation:
         self._cache: KvCache | None = None
         self._held: list[int] = []
         self._running: Generator[str] | None = None
-        self._turn = Turn()
+        self._turn = Turn(ConversationBusy)
 
     def ask(self, text: str, *, max_tokens: int | None = None, sampling: Sampling | None = None) -> Answer:
         """The answer to `text`, piece by piece; question and answer join the messages when it is complete.

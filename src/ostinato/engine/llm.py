@@ -16,7 +16,8 @@ from ostinato.engine.opened import encoding_named, open_model
 from ostinato.engine.pool import PlanMode, SlotPool
 from ostinato.engine.receipt import Receipt
 from ostinato.engine.token_loop import generate_tokens
-from ostinato.errors.generate import InvalidSetting, NoChatTemplate
+from ostinato.engine.turn import Turn
+from ostinato.errors.generate import GenerationBusy, InvalidSetting, NoChatTemplate
 from ostinato.generate.sampler import Sampler
 from ostinato.generate.settings import Sampling, check_choice, check_count, check_kind, check_sampling
 from ostinato.ir.dtype import DType
@@ -36,15 +37,18 @@ Message = Mapping[str, Any]
 
 class Generation(Iterator[str]):
     """Text as it comes: an iterator of pieces that never split a character. `receipt` fills meanwhile; `ids`
-    are the tokens so far."""
+    are the tokens so far. Whatever a thread does with it while another computes a piece raises
+    GenerationBusy and changes nothing."""
 
     def __init__(self, tokens: Generator[int], decoder: StreamDecoder, receipt: Receipt) -> None:
         self.receipt = receipt
         self.ids: list[int] = []
         self._pieces = self._decode(tokens, decoder)
+        self._turn = Turn(GenerationBusy)
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        with self._turn.mine():
+            return next(self._pieces)
 
     def text(self) -> str:
         """All that is still to come."""
@@ -52,7 +56,8 @@ class Generation(Iterator[str]):
 
     def close(self) -> None:
         """End it here; `receipt.finish_reason` stays "interrupted" unless it was complete."""
-        self._pieces.close()
+        with self._turn.mine():
+            self._pieces.close()
 
     def _decode(self, tokens: Generator[int], decoder: StreamDecoder) -> Generator[str]:
         with closing(tokens):

@@ -118,6 +118,22 @@ class StaleCapture(OstinatoError, RuntimeError):
 
 
 @dataclass(eq=False)
+class StaleLogits(OstinatoError, RuntimeError):
+    """Logits that a step had lent were used after the next one, which writes over them; steps, counted by
+    whoever ran them."""
+
+    lent: int
+    current: int
+
+    def message(self) -> str:
+        return f"the logits were lent by step {self.lent}, and step {self.current} has run since"
+
+    @property
+    def remedy(self) -> str:
+        return "Read borrowed logits before the next step, or ask for logits of your own (want=Last)."
+
+
+@dataclass(eq=False)
 class TokenDataMismatch(OstinatoError, ValueError):
     """A step's data lacks a field that the plan reads, or has one that it can't take."""
 

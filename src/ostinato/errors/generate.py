@@ -96,6 +96,18 @@ class ConversationBusy(OstinatoError, RuntimeError):
 
 
 @dataclass(eq=False)
+class GenerationBusy(OstinatoError, RuntimeError):
+    """A generation was used while another thread computes its next piece."""
+
+    def message(self) -> str:
+        return "the generation is computing its next piece in another thread"
+
+    @property
+    def remedy(self) -> str:
+        return "Take its pieces in one thread, or begin a generation for each (LLM.stream)."
+
+
+@dataclass(eq=False)
 class NoChatTemplate(OstinatoError, ValueError):
     """A conversation was asked of a model that has no chat template."""
 
