@@ -129,15 +129,15 @@ def test_a_refused_capture_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_plan_that_is_not_really_held_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ostinato.decode import forward
+    from ostinato.decode import request
 
-    true = forward.structure_of
+    true = request.structure_of
 
     def restless(*args: Any, **kw: Any) -> Any:
         structure = true(*args, **kw)
         return replace(structure, max_seq_len=structure.max_seq_len + 1)
 
-    monkeypatch.setattr(forward, "structure_of", restless)
+    monkeypatch.setattr(request, "structure_of", restless)
     d2 = report_of(cli)["modes"][1]
     assert d2["notes"] == ["plan dropped 6 times: stale: max_seq_len"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ostinato.decode import forward, kv_cache
+from ostinato.decode import kv_cache, request
 from ostinato.decode.forward import forward_with_kv_context
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.step import ATTENDED_LEN, CACHED_LEN, COUNT, OUT_ROWS, ROWS, build_step, step_env
@@ -176,11 +176,11 @@ REFUSED: dict[str, tuple[type[Exception], list[int], object]] = {
     "negative row": (RowOutOfRange, [1, 2], Rows((-1,))),
 }
 GUARDS = {
-    "token too large": (forward, "check_tokens", lambda model, tokens: np.asarray(tokens, np.int64)),
-    "token negative": (forward, "check_tokens", lambda model, tokens: np.asarray(tokens, np.int64)),
+    "token too large": (request, "check_tokens", lambda model, tokens: np.asarray(tokens, np.int64)),
+    "token negative": (request, "check_tokens", lambda model, tokens: np.asarray(tokens, np.int64)),
     "overflow": (KvCache, "check_room", nothing),
-    "row": (forward, "out_rows", lambda want, rows: getattr(want, "indices", (rows - 1,))),
-    "negative row": (forward, "out_rows", lambda want, rows: getattr(want, "indices", (rows - 1,))),
+    "row": (request, "out_rows", lambda want, rows: getattr(want, "indices", (rows - 1,))),
+    "negative row": (request, "out_rows", lambda want, rows: getattr(want, "indices", (rows - 1,))),
 }
 
 
@@ -238,7 +238,7 @@ def test_a_cache_of_another_geometry_is_refused(
             forward_with_kv_context(tiny, [1], foreign, context)
         assert foreign.length == 0
 
-    goes_red(monkeypatch, forward, "check_cache", nothing, check)
+    goes_red(monkeypatch, request, "check_cache", nothing, check)
 
 
 @pytest.mark.parametrize("at", [0, 40, 100, 200])
@@ -307,7 +307,7 @@ def test_every_step_builds_that_graph(
         built.append([str(node) for node in step.graph])
         return step
 
-    monkeypatch.setattr(forward, "build_step", recording)
+    monkeypatch.setattr(request, "build_step", recording)
     cache = KvCache.allocate(tiny, context, 16)
     for tokens, want in (([1, 2, 3], All()), ([4], Last()), ([5], Argmax()), ([6, 7], Hidden())):
         forward_with_kv_context(tiny, tokens, cache, context, want=want)  # type: ignore[call-overload]

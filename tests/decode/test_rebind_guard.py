@@ -20,9 +20,11 @@ from decode.sessionkit import (
     world,
 )  # fmt: skip
 from ostinato.decode.data import token_data
+from ostinato.decode.held import HeldSession
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.rebind import RebindRefusal, RefusalReason
-from ostinato.decode.session import DecodeSession, HeldSession, structure_of
+from ostinato.decode.session import DecodeSession
+from ostinato.decode.shelf import structure_of
 from ostinato.decode.slot import DecodeSlot, Outcome, invalidate_decode_pair, refresh_decode_session
 from ostinato.decode.validity import PlanValidity
 from ostinato.device.storage import Part, Storage

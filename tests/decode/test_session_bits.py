@@ -145,10 +145,10 @@ def test_every_want_of_every_step(where: str, path: WritePath) -> None:
 
 def test_long_steps_run_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the device whose sums have one order, pieces make the same bits as one call."""
-    from ostinato.decode import forward
+    from ostinato.decode import request
 
-    monkeypatch.setattr(forward, "CHUNK", 8)
-    monkeypatch.setattr(forward, "BUCKETS", (3, 8))
+    monkeypatch.setattr(request, "CHUNK", 8)
+    monkeypatch.setattr(request, "BUCKETS", (3, 8))
     model, tokens = micro_llama(), tokens_of(21)
     for where in ("delayed", "bucketed"):
         place = world(where)

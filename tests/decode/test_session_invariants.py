@@ -28,7 +28,8 @@ from devices.delayed import DelayedDevice, InjectedFailure
 from ostinato.decode.capture import CapturedDecodeSession
 from ostinato.decode.data import token_data
 from ostinato.decode.kv_cache import KvCache
-from ostinato.decode.session import DecodeSession, PlanShelf
+from ostinato.decode.session import DecodeSession
+from ostinato.decode.shelf import PlanShelf
 from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.want import Argmax, Hidden, Rows
 from ostinato.device.traits import WritePath
@@ -42,6 +43,7 @@ from ostinato.errors import (
     TokenDataMismatch,
     TokenOutOfRange,
     TopologyChanged,
+    WorkspaceBusy,
 )
 from ostinato.ir import Location
 from ostinato.models.contract import Model
@@ -136,9 +138,9 @@ def test_a_failure_of_the_very_first_step(entry: Entry, at: int) -> None:
 
 @by_entry
 def test_a_failure_in_a_later_piece_of_a_long_step(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ostinato.decode import forward
+    from ostinato.decode import request
 
-    monkeypatch.setattr(forward, "CHUNK", 4)
+    monkeypatch.setattr(request, "CHUNK", 4)
     place = world("delayed")
     model, cache, slot = ready(place, entry)
     device, snapshot = place.device(), Snapshot(place, cache, slot)
@@ -439,9 +441,9 @@ def test_prebuilt_runs_surface_a_topology_change(change: Callable[[World], None]
 
 def test_a_topology_change_between_the_pieces_of_a_long_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """No position is written twice, none is left out."""
-    from ostinato.decode import forward
+    from ostinato.decode import request
 
-    monkeypatch.setattr(forward, "CHUNK", 4)
+    monkeypatch.setattr(request, "CHUNK", 4)
     place = world("delayed")
     model, cache, slot = ready(place, HELD)
     device, waits = place.device(), place.device().waits
@@ -580,6 +582,73 @@ def check_base_data_stays() -> None:
 
 def test_the_first_step_s_data_stays() -> None:
     check_base_data_stays()
+
+
+# One run at a time.
+
+
+def check_nested(kind: str) -> None:
+    """Another run over the same buffers, begun while one is under way (as a second thread would), is refused
+    before it writes its inputs."""
+    place = world("delayed")
+    model, cache, slot = ready(place, CAPTURED)
+    session, capture = slot.session, slot.capture
+    assert session is not None
+    assert capture is not None
+    env = session.per_token_sym_env(7)
+    mine, others = (session.data_of(np.array([token]), 7) for token in (1, 30))
+    runs: dict[str, Callable[[Any], Any]] = {
+        "held": lambda data: session.realize_token(session.location, data, env),
+        "captured": capture.replay_token,
+    }
+    run, device, refused = runs[kind], place.device(), []
+    tick = device.tick
+
+    def nested() -> None:
+        if not refused:
+            refused.append(True)
+            with pytest.raises(WorkspaceBusy):
+                run(others)
+        tick()
+
+    expected = place.oracle(model, [1], cache)
+    device.tick = nested
+    try:
+        same_bits(run(mine), expected)
+    finally:
+        device.tick = tick
+    assert refused
+    same_bits(run(mine), expected)
+
+
+@pytest.mark.parametrize("kind", ["held", "captured"])
+def test_a_run_in_the_middle_of_another_is_refused(kind: str) -> None:
+    check_nested(kind)
+
+
+@pytest.mark.parametrize("error", [InjectedFailure(), KeyboardInterrupt()], ids=lambda e: type(e).__name__)
+def test_a_run_that_broke_off_keeps_its_inputs_to_itself(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still be reading them: the next token's are written elsewhere."""
+    place = world("delayed")
+    model, cache, slot = ready(place, HELD)
+    session, device = slot.session, place.device()
+    assert session is not None
+    staging = session._staging
+    assert staging is not None
+    HELD(model, [7], cache, place, slot)
+    assert session._staging is staging  # written again, not made again
+
+    def broken() -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "tick", broken)
+        with pytest.raises(type(error)):
+            HELD(model, [7], cache, place, slot)
+    same_bits(HELD(model, [9], cache, place, slot), place.oracle(model, [9], rewound(place, cache, 1)))
+    assert session._staging is not staging
 
 
 def test_two_models_and_caches_through_one_slot_in_turn() -> None:

@@ -21,7 +21,8 @@ from decode.sessionkit import (
     world,
 )  # fmt: skip
 from ostinato.decode.data import token_data
-from ostinato.decode.session import DecodeSession, structure_of
+from ostinato.decode.session import DecodeSession
+from ostinato.decode.shelf import structure_of
 from ostinato.decode.slot import DecodeSlot, Outcome, refresh_decode_session
 from ostinato.decode.step import step_env
 from ostinato.decode.validity import PlanStructure, PlanValidity, Verdict

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ostinato.decode.borrowed import BorrowedLogits
 from ostinato.decode.forward import forward_with_kv_context
 from ostinato.decode.kv_cache import KvCache
+from ostinato.decode.want import Argmax, Last
 from ostinato.engine import memory, token_loop
 from ostinato.engine.llm import LLM
 from ostinato.engine.pool import run_step
@@ -145,6 +148,26 @@ def test_a_prompt_in_chunks_is_the_same_prompt(llm: LLM, monkeypatch: pytest.Mon
     assert list(tokens_of(llm, prompt, cache, max_tokens=6)) == expected
     again = next_logits(llm, replayed(llm, prompt + expected[:5]))
     assert next_logits(llm, cache).tobytes() == again.tobytes()  # the default device's bit contract
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kinds"), [(GREEDY, {Last: 1, Argmax: 6}), (WILD, {Last: 5, Argmax: 2})]
+)
+def test_logits_are_asked_for_only_where_they_are_drawn_from(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, kinds: dict[type, int]
+) -> None:
+    """And then they are borrowed. The first ones are looked at in any case; chunks before them need none."""
+    seen: Counter[type] = Counter()
+
+    def watched(*arguments: Any, want: Any, borrow: bool = False) -> Any:
+        seen[type(want)] += 1
+        assert borrow == isinstance(want, Last)
+        return run_step(*arguments, want=want, borrow=borrow)
+
+    monkeypatch.setattr(token_loop, "run_step", watched)
+    monkeypatch.setattr(memory, "CHUNK", 2)
+    assert len(list(tokens_of(llm, PROMPT, llm.new_cache(), sampling=sampling, max_tokens=5))) == 5
+    assert seen == kinds
 
 
 @pytest.fixture
@@ -376,7 +399,7 @@ def test_a_damaged_model_says_so_in_its_first_step(
 ) -> None:
     def forward(*arguments: Any, **options: Any) -> Any:
         result = run_step(*arguments, **options)
-        return result if isinstance(result, int) else np.full_like(result, np.nan)
+        return result if isinstance(result, int) else BorrowedLogits(np.full_like(result.array, np.nan))
 
     monkeypatch.setattr(token_loop, "run_step", forward)
     with pytest.raises(InvalidLogits):

@@ -14,13 +14,14 @@ from decode import test_rebind_guard as rebinding
 from decode import test_session_invariants as invariants
 from decode import test_validity as validities
 from decode.sessionkit import CAPTURED, HELD, World, micro_llama, world
-from ostinato.decode import capture, forward, rebind, session, slot, validity
+from ostinato.decode import capture, held, rebind, request, session, slot, validity
 from ostinato.decode.capture import CapturedDecodeSession
 from ostinato.decode.data import token_data
 from ostinato.decode.forward import forward_with_kv_context
+from ostinato.decode.held import HeldSession
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.rebind import RebindRefusal
-from ostinato.decode.session import HeldSession
+from ostinato.decode.session import DecodeSession
 from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.step import SlabKvView
 from ostinato.decode.validity import PlanValidity
@@ -30,6 +31,7 @@ from ostinato.device.traits import WritePath
 from ostinato.errors import BindingMismatch, DeviceMismatch, IndexOutOfRange, SlotBusy, StaleCapture
 from ostinato.models.contract import Model, ShapeKey
 from ostinato.models.loader import load_model
+from ostinato.runtime.compiled import BoundPlan
 from ostinato.runtime.registry import Registry
 from sabotage import NOTICED, goes_red, nothing
 
@@ -64,7 +66,7 @@ FIELDS: dict[str, Callable[[], None]] = {
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_comparison_of_the_validity_list(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = session if field in ("seq", "alloc_id") else validity
+    owner = {"seq": session, "alloc_id": held}.get(field, validity)
     goes_red(monkeypatch, owner, "differs", blind_to(field), FIELDS[field])
 
 
@@ -93,7 +95,7 @@ def test_the_context_s_device_in_the_locations(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_devices_of_another_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_red(monkeypatch, forward, "leave_other_devices", nothing, validities.check_registries_are_told_apart)
+    goes_red(monkeypatch, request, "leave_other_devices", nothing, validities.check_registries_are_told_apart)
 
 
 # The re-bind.
@@ -201,6 +203,31 @@ def test_buffers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(monkeypatch, capture, "_own_buffers", shared, invariants.check_base_data_stays)
 
 
+def test_storages_of_its_own_for_a_token_s_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A held token that writes where the first one's data was bound changes it."""
+
+    def shared(self: DecodeSession, data: Any, env: Any) -> Any:
+        baked = self.base_cache.of_graph(self.step.graph.id)
+        for node, value in data.items():
+            if node in baked:
+                self.devices.device(baked[node].location).write(value, baked[node])
+        return {}
+
+    goes_red(monkeypatch, DecodeSession, "_brought", shared, invariants.check_base_data_stays)
+
+
+@pytest.mark.parametrize("kind", ["held", "captured"])
+def test_one_run_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device's own refusal comes when the inputs have been written over."""
+
+    def leave(self: BoundPlan) -> None:
+        if self._in_use.locked():
+            self._in_use.release()
+
+    monkeypatch.setattr(BoundPlan, "leave", leave)
+    goes_red(monkeypatch, BoundPlan, "enter", nothing, lambda: invariants.check_nested(kind))
+
+
 # Position, topology, bindings, order.
 
 
@@ -282,7 +309,7 @@ def test_the_position_itself(fixtures: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert data.offset is not None
         return replace(data, offset=max(data.offset - 1, 0))
 
-    goes_red(monkeypatch, forward, "token_data", behind, lambda: check_golden(fixtures))
+    goes_red(monkeypatch, request, "token_data", behind, lambda: check_golden(fixtures))
 
 
 def test_structure_wins_over_the_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +334,6 @@ def test_one_user_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cache_of_another_geometry(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(
-        monkeypatch, forward, "check_cache", nothing,
+        monkeypatch, request, "check_cache", nothing,
         lambda: invariants.test_a_cache_of_another_geometry_is_refused(HELD),
     )  # fmt: skip

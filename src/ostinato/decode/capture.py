@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar, overload
 
-from ostinato.decode.data import DecodeTokenData, data_by_node
-from ostinato.decode.session import DecodeSession, picked
-from ostinato.decode.want import LAST, Want, out_rows, shaped
+from ostinato.decode.borrowed import BorrowedLogits, lend
+from ostinato.decode.data import DecodeTokenData, data_by_node, varying
+from ostinato.decode.session import DecodeSession
+from ostinato.decode.want import LAST, Argmax, F32Array, LogitsWant, Result, Want, out_rows, picked, shaped
 from ostinato.device.contract import Captured, CaptureRefusal
 from ostinato.device.segment import Segment
 from ostinato.device.storage import Storage
@@ -20,8 +20,9 @@ from ostinato.plan.optimized import CopyStep
 from ostinato.runtime.compiled import BoundPlan
 from ostinato.runtime.context import InferenceContext
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, eq=False)
+
 class CapturedDecodeSession:
     """A decode session's plan, frozen: a token writes its inputs into buffers that this object owns and
     replays. The Copy to the host stays outside; `logits_node` is what the replay leaves behind.
@@ -29,12 +30,23 @@ class CapturedDecodeSession:
     `epoch` is the session's at the time of the capture: under another the addresses are no longer its own.
     """
 
-    session: DecodeSession
-    epoch: int
-    _context: InferenceContext
-    _bound: BoundPlan
-    _captured: Captured
-    _env: SymEnv
+    def __init__(
+        self,
+        session: DecodeSession,
+        context: InferenceContext,
+        bound: BoundPlan,
+        captured: Captured,
+        buffers: Mapping[NodeId, Storage],
+        env: SymEnv,
+    ) -> None:
+        self.session = session
+        self.epoch = session.epoch
+        self._context = context
+        self._bound = bound
+        self._captured = captured
+        self._inputs = frozenset(buffers)
+        self._nbytes = sum(storage.nbytes for storage in buffers.values())
+        self._env = env
 
     @classmethod
     def capture(
@@ -60,30 +72,49 @@ class CapturedDecodeSession:
         captured = bound.bound[segments[0]].freeze(list(buffers), env)
         if isinstance(captured, CaptureRefusal):
             return captured
-        return cls(session, session.epoch, context, bound, captured, env)
+        return cls(session, context, bound, captured, buffers, env)
 
     @property
     def logits_node(self) -> NodeId:
         return self.session.logits_node
 
-    def replay_token(self, data: DecodeTokenData, *, want: Want = LAST) -> Any:
+    @overload
+    def replay_token(self, data: DecodeTokenData, *, want: LogitsWant = ...) -> F32Array: ...
+    @overload
+    def replay_token(self, data: DecodeTokenData, *, want: Argmax) -> int: ...
+    def replay_token(self, data: DecodeTokenData, *, want: Want = LAST) -> Result:
         """Run one token; see `DecodeSession.realize_token`.
 
-        Raises StaleCapture, TopologyChanged, RowOutOfRange, CapacityExceeded or TokenDataMismatch before
-        anything runs.
+        Raises StaleCapture, TopologyChanged, RowOutOfRange, CapacityExceeded, TokenDataMismatch or
+        WorkspaceBusy before anything runs.
         """
-        self.check_epoch()
-        plan = self.session.optimized
-        self._context.devices.check_generation(plan.generation)
         selected = out_rows(want, 1)
-        self.session.check_position(data, self._env, 1)
-        values = {node: v for node, v in data_by_node(self.session.step, data).items() if node in plan.nodes}
-        counts = self._context.counters.mine
+        root, bound, env = self.session.root_of(want), self._bound, self._env
+        return picked(want, selected, shaped(want, self._replay(data, lambda: bound.fetch(root, env))))
+
+    def borrow_token(self, data: DecodeTokenData) -> BorrowedLogits:
+        """The same for a loop that reads the logits before its next step."""
+        root, bound, env = self.session.effective_target, self._bound, self._env
+        return self._replay(data, lambda: lend(bound, root, env))
+
+    def _replay(self, data: DecodeTokenData, take: Callable[[], T]) -> T:
+        """Replay with this data, and what `take` makes of the results before the next run can touch them."""
+        session, context, bound = self.session, self._context, self._bound
+        self.check_epoch()
+        context.devices.check_generation(session.optimized.generation)
+        session.check_position(data, self._env, 1)
+        values = data_by_node(session.step, data)
+        if len(values) != len(self._inputs):  # what the family doesn't read
+            values = {node: value for node, value in values.items() if node in self._inputs}
+        counts = context.counters.mine
         counts.realize_calls += 1
-        counts.bytes_uploaded += sum(value.nbytes for value in values.values())
-        self._captured.replay(values).wait()
-        root = self.session.root_of(want)
-        return picked(want, selected, shaped(want, self._bound.fetch(root, self._env)))
+        counts.bytes_uploaded += self._nbytes
+        bound.enter()
+        try:
+            self._captured.replay(values).wait()
+            return take()
+        finally:
+            bound.leave()
 
     @property
     def is_stale(self) -> bool:
@@ -99,11 +130,9 @@ class CapturedDecodeSession:
 def _own_buffers(session: DecodeSession, context: InferenceContext) -> Mapping[NodeId, Storage]:
     """A fixed buffer for each input that differs from token to token, like the one bound first."""
     baked = session.base_cache.of_graph(session.step.graph.id)
-    step = session.step
-    varying = [step.token_ids, step.rope_cos, step.rope_sin, step.mask, step.start]
     buffers = {}
-    for node in varying:
-        if node is not None and node in baked:
+    for node in varying(session.step):
+        if node in baked:
             first = baked[node]
             device = context.devices.device(first.location)
             buffers[node] = device.allocate(first.nbytes // first.dtype.nbytes, first.dtype, first.encoding)

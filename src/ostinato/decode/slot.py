@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ostinato.decode.capture import CapturedDecodeSession
+from ostinato.decode.held import HeldSession
 from ostinato.decode.kv_cache import KvRebindSource
+from ostinato.decode.proven import ProvenRequest
 from ostinato.decode.rebind import RebindRefusal
-from ostinato.decode.session import DecodeSession, HeldSession, PlanShelf
+from ostinato.decode.session import DecodeSession
+from ostinato.decode.shelf import PlanShelf
 from ostinato.decode.validity import PlanStructure, PlanValidity, Verdict
 from ostinato.device.contract import CaptureRefusal
 from ostinato.errors.decode import SlotBusy
@@ -36,7 +39,8 @@ class DecodeSlot:
     """Mutable holder for one token loop, leased to one user at a time.
 
     `sessions` are held plans by their row bound; the decode plan is the one of 1. `epoch` grows with every
-    lease and every re-bind.
+    lease and every re-bind, `runs` with every lease and every step: logits lent before are stale then.
+    `proven` is what the last request was about.
     """
 
     def __init__(self, shelf: PlanShelf | None = None) -> None:
@@ -44,8 +48,10 @@ class DecodeSlot:
         self.sessions: dict[int, HeldSession] = {}
         self.capture: CapturedDecodeSession | None = None
         self.capture_refusal: CaptureRefusal | None = None
+        self.proven: ProvenRequest | None = None
         self.statistics = SlotStatistics()
         self.epoch = 0
+        self.runs = 0
         self._lease = threading.Lock()
 
     @property
@@ -73,6 +79,7 @@ class DecodeSlot:
         if not self._lease.acquire(blocking=False):
             raise SlotBusy()
         self.epoch += 1
+        self.runs += 1
 
     def release(self) -> None:
         self._lease.release()
@@ -113,23 +120,29 @@ class Refreshed:
     reason: RebindRefusal | PlanValidity | None = None
 
 
+_ABSENT, _KEPT = Refreshed(Outcome.ABSENT), Refreshed(Outcome.KEPT)
+
+
 def refresh_decode_session(slot: DecodeSlot, structure: PlanStructure, source: KvRebindSource) -> Refreshed:
     """Make the slot's sessions serve `structure` over the source's slabs, or drop them.
 
     All sessions are staged before any is committed, so that they are re-bound together or not at all.
     """
     if not slot.sessions:
-        return Refreshed(Outcome.ABSENT)
-    verdicts = {rows: session.validity(structure, source.alloc_id) for rows, session in slot.sessions.items()}
-    for verdict in verdicts.values():
+        return _ABSENT
+    changed = []
+    for session in slot.sessions.values():
+        verdict = session.validity(structure, source.alloc_id)
         if verdict.verdict is Verdict.STALE:
             invalidate_decode_pair(slot, str(verdict))
             return Refreshed(Outcome.DROPPED, verdict)
-    changed = [slot.sessions[rows] for rows, v in verdicts.items() if v is not PlanValidity.VALID]
+        session.structure = structure  # equal in every field: the next comparison finds the same object
+        if verdict is not PlanValidity.VALID:
+            changed.append(session)
     if slot.capture is not None and slot.capture.is_stale:  # its session was re-bound by another hand
         retire_capture(slot)
     if not changed:
-        return Refreshed(Outcome.KEPT)
+        return _KEPT
     staged = []
     for session in changed:
         rebound = session.stage_kv(source)

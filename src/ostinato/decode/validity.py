@@ -57,6 +57,10 @@ class PlanStructure:
     locations: tuple[Location, ...]
     write_path: WritePath
 
+    def first_difference(self, other: PlanStructure) -> str | None:
+        """The name of the first field that differs; the same object has none."""
+        return None if self is other else next(self.differences(other), None)
+
     def differences(self, other: PlanStructure) -> Iterator[str]:
         """The names of the fields that differ."""
         for field in fields(self):

@@ -42,7 +42,11 @@ class Argmax:
 
 F32Array = npt.NDArray[np.float32]
 
-Want = Last | All | Rows | Hidden | Argmax
+LogitsWant = Last | All | Rows | Hidden
+"""What is handed back as an array."""
+Want = LogitsWant | Argmax
+Result = F32Array | int
+"""What some `Want` is handed."""
 LAST = Last()
 
 
@@ -67,8 +71,13 @@ def out_rows(want: Want, rows: int) -> Sequence[int]:
     return (rows - 1,)
 
 
-def shaped(want: Want, result: npt.NDArray[Any]) -> F32Array | int:
+def shaped(want: Want, result: npt.NDArray[Any]) -> Result:
     """What a step's root holds, as `want` promises it."""
     if isinstance(want, Argmax):
         return int(result[0])
     return result[0] if isinstance(want, Last) else result
+
+
+def picked(want: Want, selected: Sequence[int], result: Result) -> Result:
+    """Of the one row that a decode plan makes, the rows that `want` names."""
+    return result[list(selected)] if isinstance(want, Rows) and not isinstance(result, int) else result

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,11 @@ import numpy.typing as npt
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.want import LAST
-from ostinato.device.contract import CaptureRefusal, Device
+from ostinato.engine.clocked import clocked
 from ostinato.engine.llm import LLM
 from ostinato.engine.pool import PlanMode, run_step
 from ostinato.errors.generate import InvalidSetting
 from ostinato.generate.settings import check_count
-from ostinato.runtime.context import InferenceContext
-from ostinato.runtime.registry import Registry
 
 PROMPT = "An ostinato is a figure that repeats while everything around it changes."
 PROMPT_TOKENS = 16
@@ -110,58 +108,6 @@ class ModesReport:
 
 
 @dataclass
-class _Clock:
-    """Seconds spent inside the device."""
-
-    seconds: float = 0.0
-
-    def __call__(self, run: Callable[..., Any], *args: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return run(*args)
-        finally:
-            self.seconds += time.perf_counter() - began
-
-
-class _Clocked:
-    """An object of the device contract, with a clock around what runs on the device."""
-
-    def __init__(self, inner: Any, clock: _Clock) -> None:
-        self._inner = inner
-        self._clock = clock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-class _ClockedDevice(_Clocked):
-    def compile(self, *args: Any) -> _ClockedProgram:
-        return _ClockedProgram(self._inner.compile(*args), self._clock)
-
-
-class _ClockedProgram(_Clocked):
-    def bind(self, *args: Any) -> _ClockedRun:
-        return _ClockedRun(self._inner.bind(*args), self._clock)
-
-
-class _ClockedRun(_Clocked):
-    """A Bound, a Captured or a Pending."""
-
-    def run(self, *args: Any) -> _ClockedRun:
-        return _ClockedRun(self._clock(self._inner.run, *args), self._clock)
-
-    def replay(self, *args: Any) -> _ClockedRun:
-        return _ClockedRun(self._clock(self._inner.replay, *args), self._clock)
-
-    def wait(self) -> None:
-        self._clock(self._inner.wait)
-
-    def freeze(self, *args: Any) -> _ClockedRun | CaptureRefusal:
-        made = self._inner.freeze(*args)
-        return made if isinstance(made, CaptureRefusal) else _ClockedRun(made, self._clock)
-
-
-@dataclass
 class _Samples:
     """A mode's timed tokens, over the rounds."""
 
@@ -177,11 +123,7 @@ class _Bench:
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
-        self.clock = _Clock()
-        location = llm.inference.location
-        devices = Registry()
-        devices.register(cast(Device, _ClockedDevice(llm.inference.devices.device(location), self.clock)))
-        self.context = InferenceContext(location, devices)
+        self.context, self.clock = clocked(llm.inference)
         self.prompt = list(llm.tokenizer.encode(PROMPT, add_special=True, parse_special=True))[:PROMPT_TOKENS]
         self.slots = {mode: DecodeSlot() for mode in MODES}
         self.samples = {mode: _Samples() for mode in MODES}
@@ -189,7 +131,7 @@ class _Bench:
     def new_cache(self) -> KvCache:
         return KvCache.allocate(self.llm.model, self.context, self.llm.context, self.llm.kv_dtype)
 
-    def step(self, mode: str, tokens: Sequence[int], cache: KvCache) -> Any:
+    def step(self, mode: str, tokens: Sequence[int], cache: KvCache) -> npt.NDArray[np.float32]:
         """Logits `[vocab]`."""
         slot = self.slots[mode]
         return run_step(self.llm.model, tokens, cache, self.context, slot, MODES[mode], want=LAST)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-from ostinato.decode.forward import CHUNK
 from ostinato.decode.kv_cache import slab_shapes
+from ostinato.decode.request import CHUNK
 from ostinato.device.traits import SlabLayout, Traits, WeightLayout
 from ostinato.errors.model import NotEnoughMemory
 from ostinato.host.limits import available_memory

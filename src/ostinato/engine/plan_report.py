@@ -19,7 +19,8 @@ from ostinato import devices, hub
 from ostinato.decode.capture import CapturedDecodeSession
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.rebind import RefusalReason
-from ostinato.decode.session import DecodeSession, PlanShelf
+from ostinato.decode.session import DecodeSession
+from ostinato.decode.shelf import PlanShelf
 from ostinato.decode.step import build_step, placement_hints
 from ostinato.decode.validity import PlanStructure
 from ostinato.device.contract import CaptureRefusal, Device

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.slot import DecodeSlot
-from ostinato.decode.want import Argmax, Last
+from ostinato.decode.want import Argmax, Last, Result
 from ostinato.device.storage import Storage
 from ostinato.engine.clocked import clocked
 from ostinato.engine.llm import LLM
@@ -100,11 +100,10 @@ class Rig:
     def _token(self, token: int) -> int:
         return int(self._run([token], Argmax()))
 
-    def _run(self, tokens: Sequence[int], want: Last | Argmax) -> int:
-        result: int = run_step(
+    def _run(self, tokens: Sequence[int], want: Last | Argmax) -> Result:
+        return run_step(
             self.model, tokens, self.cache, self.context, self._slot, PlanMode.CAPTURED, want=want
         )
-        return result
 
     def kv_bytes(self, work: Work) -> float:
         """Bytes of K and V that a token of this decoding attends, itself included; the mean of all."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ostinato.decode.data import check_tokens
-from ostinato.decode.forward import check_cache
 from ostinato.decode.kv_cache import KvCache
-from ostinato.decode.want import Argmax, Last, Want
+from ostinato.decode.request import check_cache
+from ostinato.decode.slot import DecodeSlot
+from ostinato.decode.want import LAST, Argmax
 from ostinato.engine.memory import prefill_rows
 from ostinato.engine.pool import PlanMode, SlotPool, run_step
 from ostinato.engine.receipt import Receipt
@@ -19,6 +19,8 @@ from ostinato.generate.sampler import Sampler
 from ostinato.generate.settings import check_count
 from ostinato.models.contract import Model
 from ostinato.runtime.context import InferenceContext
+
+ARGMAX = Argmax()
 
 
 @dataclass
@@ -87,44 +89,68 @@ def generate_tokens(
     receipt.prompt_tokens = cache.length + len(prompt)
     receipt.seed = None if sampler.greedy else sampler.seed
     hold = CacheHold.of(cache)
-    traits = context.devices.device(context.location).traits
-
-    def rows_at(length: int) -> int:
-        return prefill_rows(model, traits, length)
 
     def leased() -> Generator[int]:
         with (pool or SlotPool()).lease() as slot:
-            before = replace(slot.statistics)
-
-            def step(tokens: Sequence[int], want: Want) -> Any:
-                hold.check()
-                result = run_step(model, tokens, cache, context, slot, mode, want=want)
-                hold.length += len(tokens)
-                receipt.count_steps(before, slot.statistics)
-                return result
-
-            yield from _tokens(step, rows_at, prompt, hold, sampler, max_tokens, end_ids, receipt)
+            steps = Steps(model, hold, context, slot, mode, receipt)
+            yield from _tokens(steps, prompt, sampler, max_tokens, end_ids)
 
     return leased()
 
 
+class Steps:
+    """One generation's steps over its leased slot."""
+
+    def __init__(
+        self,
+        model: Model,
+        hold: CacheHold,
+        context: InferenceContext,
+        slot: DecodeSlot,
+        mode: PlanMode,
+        receipt: Receipt,
+    ) -> None:
+        self.model, self.hold, self.receipt = model, hold, receipt
+        self._place = (context, slot, mode)
+        self._slot = slot
+        self._before = replace(slot.statistics)
+        self._traits = context.devices.device(context.location).traits
+
+    def prefill_rows(self) -> int:
+        """The most rows of a prompt that the next step may have."""
+        return prefill_rows(self.model, self._traits, self.hold.length)
+
+    def likeliest(self, tokens: Sequence[int]) -> int:
+        """Run `tokens`; the likeliest after them. No logits leave the device. Raises CacheChanged."""
+        self.hold.check()
+        token = run_step(self.model, tokens, self.hold.cache, *self._place, want=ARGMAX)
+        self._ran(len(tokens))
+        return token
+
+    def drawn(self, tokens: Sequence[int], sampler: Sampler) -> int:
+        """Run `tokens`; what the sampler draws from the logits, which are not its own: it is done with them
+        before the next step. Raises CacheChanged, InvalidLogits."""
+        self.hold.check()
+        logits = run_step(self.model, tokens, self.hold.cache, *self._place, want=LAST, borrow=True)
+        self._ran(len(tokens))
+        return sampler.draw(logits.array)
+
+    def _ran(self, count: int) -> None:
+        self.hold.length += count
+        self.receipt.count_steps(self._before, self._slot.statistics)
+
+
 def _tokens(
-    step: Callable[[Sequence[int], Want], Any],
-    rows_at: Callable[[int], int],
-    prompt: Sequence[int],
-    hold: CacheHold,
-    sampler: Sampler,
-    max_tokens: int | None,
-    end_ids: Container[int],
-    receipt: Receipt,
+    steps: Steps, prompt: Sequence[int], sampler: Sampler, max_tokens: int | None, end_ids: Container[int]
 ) -> Generator[int]:
+    receipt, hold = steps.receipt, steps.hold
     began = time.perf_counter()
     at = 0
-    while len(prompt) - at > (rows := rows_at(hold.length)):
-        step(prompt[at : at + rows], Argmax())
+    while len(prompt) - at > (rows := steps.prefill_rows()):
+        steps.likeliest(prompt[at : at + rows])
         at += rows
     # The sampler sees the first logits even when greedy, which needs none: a damaged model shows in them.
-    token = sampler.draw(step(prompt[at:], Last()))
+    token = steps.drawn(prompt[at:], sampler)
     receipt.seconds_to_first = time.perf_counter() - began
     while True:
         if token in end_ids:
@@ -139,6 +165,6 @@ def _tokens(
             receipt.finish_reason = "context"
             return
         before = time.perf_counter()
-        token = step([token], Argmax()) if sampler.greedy else sampler.draw(step([token], Last()))
+        token = steps.likeliest([token]) if sampler.greedy else steps.drawn([token], sampler)
         receipt.decode_seconds += time.perf_counter() - before
         receipt.decode_steps += 1

@@ -142,7 +142,7 @@ class InferenceContext:
         `data` takes the place of the bound data for this run alone: an error leaves no binding behind.
         Raises TopologyChanged before anything runs, UnboundConst, BindingMismatch, what the devices raise.
         """
-        self.devices.check_generation(bound.compiled.plan.generation)
+        self.devices.check_generation(bound.compiled.plan.generation)  # before the data goes up
         self.counters.mine.realize_calls += 1
         return bound.run(env, wanted, self.overlay(bound.compiled.plan, data, env) if data else None)
 
