@@ -37,7 +37,7 @@ def asked(shell: Shell, kind: str, words: str, at: int | str) -> list[str]:
 
 
 def test_what_bash_is_answered(shell: Shell) -> None:
-    commands = ["bench", "cache", "completion", "models", "plan", "run"]
+    commands = ["bench", "cache", "completion", "doctor", "models", "plan", "run"]
     assert asked(shell, "bash", "ostinato ", 1) == [f"plain,{command}" for command in commands]
     assert "plain,--max-tokens" in asked(shell, "bash", "ostinato run --m", 2)
     assert "plain,--quiet" in asked(shell, "bash", "ostinato run --q", 2)

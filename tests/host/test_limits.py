@@ -151,3 +151,13 @@ def test_this_machine(monkeypatch):
     assert 1 <= limits.cpu_threads() <= (os.cpu_count() or 1)
     memory = limits.available_memory()
     assert memory is None or memory > 0
+
+
+def test_what_a_process_may_use(system, monkeypatch):
+    system.cores("0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7")
+    system.mounts("0::/", V2_MOUNT).write("sys/fs/cgroup/cpu.max", "250000 100000")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 4}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    found = limits.cpu_limits(system.root)
+    assert found == limits.CpuLimits(present=16, allowed=4, cores=3, quota=2.5)
+    assert found.threads == limits.cpu_threads(system.root) == 2

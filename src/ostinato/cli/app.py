@@ -12,6 +12,7 @@ from ostinato.cli.bench import bench
 from ostinato.cli.cache import cache
 from ostinato.cli.completion import completion
 from ostinato.cli.console import Console, abandon_stdout, console_options, prepare_stdout
+from ostinato.cli.doctor import doctor
 from ostinato.cli.models import models
 from ostinato.cli.plan import plan
 from ostinato.cli.run import run
@@ -47,6 +48,7 @@ cli.add_command(models)
 cli.add_command(plan)
 cli.add_command(bench)
 cli.add_command(cache)
+cli.add_command(doctor)
 cli.add_command(completion)
 
 

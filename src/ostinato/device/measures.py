@@ -1,4 +1,4 @@
-"""What a device may offer beside its contract, to those who measure how fast it is.
+"""What a device may offer beside its contract, to those who measure how fast it is or look after it.
 
 Each is a protocol of its own: `isinstance(device, ReadsMemory)` asks for it.
 """
@@ -58,3 +58,9 @@ class Profiles(Protocol):
     def profiled(self) -> AbstractContextManager[Profile]:
         """Take the times of all runs until the context ends. Results stay the same, runs get a little slower.
         One profile at a time."""
+
+
+@runtime_checkable
+class SelfTesting(Protocol):
+    def self_test(self) -> None:
+        """Raises an OstinatoError where the device computes wrong results."""

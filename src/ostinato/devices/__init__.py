@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ostinato.device.contract import Device
 
-_SHIPPED = ("reference", "cpu")
+SHIPPED = ("reference", "cpu")
 
 
 def default_location() -> str:
@@ -30,8 +30,8 @@ def register_defaults(threads: int | None = None, kind: str | None = None) -> No
     from ostinato.errors.base import OstinatoError
 
     count = threads or _threads()
-    for each in _SHIPPED:
-        if kind in _SHIPPED and each not in ("reference", kind):
+    for each in SHIPPED:
+        if kind in SHIPPED and each not in ("reference", kind):
             continue
         try:
             _register(each, count, change=threads is not None)

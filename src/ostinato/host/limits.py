@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ostinato.host import cgroup, env
 
 _SYSTEM = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLimits:
+    """Logical CPUs `present` and `allowed` (this process's affinity), the physical `cores` of the allowed
+    ones, and the cgroups' tightest `quota` in CPUs, None without one."""
+
+    present: int
+    allowed: int
+    cores: int
+    quota: float | None
+
+    @property
+    def threads(self) -> int:
+        """Threads worth starting, at least 1."""
+        # Rounded down: one thread too many is throttled in the middle of a step, and all others wait for it.
+        return max(1, self.cores if self.quota is None else min(self.cores, int(self.quota)))
+
+
+def cpu_limits(root: Path = _SYSTEM) -> CpuLimits:
+    """What this process may use. `root` is where the system's `/proc` and `/sys` are looked for."""
+    allowed = _allowed_cpus()
+    present = max(os.cpu_count() or 1, len(allowed))
+    return CpuLimits(present, len(allowed), _physical_cores(allowed, root), _cpu_quota(root))
 
 
 def cpu_threads(root: Path = _SYSTEM) -> int:
@@ -20,10 +45,7 @@ def cpu_threads(root: Path = _SYSTEM) -> int:
     asked = env.threads()
     if asked is not None:
         return asked
-    cores = _physical_cores(_allowed_cpus(), root)
-    quota = _cpu_quota(root)
-    # Rounded down: one thread too many is throttled in the middle of a step, and all others wait for it.
-    return max(1, cores if quota is None else min(cores, int(quota)))
+    return cpu_limits(root).threads
 
 
 def available_memory(root: Path = _SYSTEM) -> int | None:

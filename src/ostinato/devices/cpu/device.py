@@ -148,11 +148,15 @@ class CpuDevice:
 
     def compile(self, segment: Segment) -> CpuProgram:
         """Raises NoKernel, and SelfTestFailed before any code of the device's is used."""
+        self.self_test()
+        return CpuProgram(segment, self.engine)
+
+    def self_test(self) -> None:
+        """Once: whether the kernels compute what they should. Raises SelfTestFailed."""
         with self._testing:
             if not self._tested:
                 selftest.check(self.engine)
                 self._tested = True
-        return CpuProgram(segment, self.engine)
 
     def set_threads(self, count: int) -> None:
         """Threads of every run from now on; results don't depend on them."""

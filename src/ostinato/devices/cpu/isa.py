@@ -74,7 +74,7 @@ def require(isa: Isa) -> None:
     """
     missing = isa.requires - host_features()
     if missing:
-        raise InstructionSetMissing(isa.name, tuple(sorted(missing)), tuple(_usable()))
+        raise InstructionSetMissing(isa.name, tuple(sorted(missing)), tuple(usable()))
 
 
 def select(forced: str | None = None) -> Isa:
@@ -85,7 +85,7 @@ def select(forced: str | None = None) -> Isa:
     """
     name = forced if forced is not None else env.instruction_set()
     if name is None:
-        return ISAS[_usable()[0]]
+        return ISAS[usable()[0]]
     isa = ISAS.get(name)
     if isa is None:
         raise InvalidSetting("OSTINATO_CPU", f"one of {', '.join(ISAS)}", repr(name))
@@ -93,6 +93,6 @@ def select(forced: str | None = None) -> Isa:
     return isa
 
 
-def _usable() -> list[str]:
-    """The names of the sets that this machine has, best first."""
+def usable() -> list[str]:
+    """The names of the sets that this machine has, best first. Raises NativeCompilerMissing."""
     return [isa.name for isa in ISAS.values() if isa.requires <= host_features()]
