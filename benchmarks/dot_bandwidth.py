@@ -1,6 +1,6 @@
 """How fast one-row products read their weights, beside a loop that only reads.
 
-    python benchmarks/dot_bandwidth.py [--isa avx2] [--threads 2] [--mbytes 128] [--k 576] [form ...]
+    python benchmarks/dot_bandwidth.py [--isa avx2] [--threads 2] [--mbytes 128] [--k 2048] [form ...]
 
 Each round runs the read loop and then every form over buffers larger than the caches, all threads at once.
 The table has medians over the rounds: GB/s, and the ratio to the read loop of the same round. The memory of a
@@ -28,7 +28,6 @@ from ostinato.devices.cpu.kernels.pack import Pack
 from ostinato.devices.cpu.kernels.product import Product
 from ostinato.devices.cpu.memory import Buffer, allocate
 from ostinato.devices.cpu.weights import FORMS, GROUP
-from ostinato.formats.encodings import ENCODERS
 
 _SIGNATURE = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
@@ -56,16 +55,16 @@ class ReadLoop(Kernel):
 
 
 def packed(native: Callable[[Kernel], Callable[..., None]], form: str, groups: int, k: int) -> Buffer:
-    """A weight of `groups` groups: four of random rows, again and again."""
+    """A weight of `groups` groups: four of random bytes, again and again."""
     found = FORMS[form]
     rows = 4 * GROUP
-    values = np.random.default_rng(0).standard_normal((rows, k), np.float32)
-    raw = np.ascontiguousarray(ENCODERS[found.source].encode(values))
+    raw = np.random.default_rng(0).integers(0, 256, (rows, found.source.row_bytes(k)), np.uint8)
     table = raw.ctypes.data + np.arange(rows) * raw.shape[1]
     some = allocate(found.packed_bytes(rows, k))
     cells = np.array([table.ctypes.data, some.address], np.int64)
-    scratch = np.zeros(256, np.uint8)
-    native(Pack(found.source.name, k))(cells.ctypes.data, 0, 4, scratch.ctypes.data, 0)
+    pack = Pack(found.source.name, k)
+    scratch = np.zeros(pack.scratch_bytes, np.uint8)
+    native(pack)(cells.ctypes.data, 0, 4, scratch.ctypes.data, 0)
     weight = allocate(groups * found.group_bytes(k), huge=True)
     weight.array.reshape(-1, some.nbytes)[:] = some.array
     return weight
@@ -79,7 +78,7 @@ def main() -> None:
     parser.add_argument("--mbytes", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--k", type=int, default=576)
+    parser.add_argument("--k", type=int, default=2048)
     options = parser.parse_args()
 
     isa = select(options.isa)

@@ -39,7 +39,8 @@ EXAMPLES: list[Kernel] = [
     Activation("swiglu", 64, 64, 64),
     RopeRows(3, 24, 20, 72, 10),
     ArgMaxRows(5000),
-    *(Product(form, 64, 48, activation=activation) for form in FORMS for activation in (None, "silu")),
+    PrepareRows(RowSpec(256, quantize=True, sums=True), 256),
+    *(Product(form, 256, 48, activation=activation) for form in FORMS for activation in (None, "silu")),
 ]
 FLAGS = ["fast", "nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc", "nnan ninf"]
 INTRINSICS = [

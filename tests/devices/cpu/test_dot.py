@@ -10,9 +10,9 @@ import pytest
 from devices.cpu.running import HOST_ISAS, Kernels, aligned
 from ostinato.devices.cpu.compiler import assembly
 from ostinato.devices.cpu.emit.builder import Function, Module, Value
-from ostinato.devices.cpu.emit.types import I8, I32V
+from ostinato.devices.cpu.emit.types import I8, I16, I32V
 from ostinato.devices.cpu.isa import ISAS, Isa
-from ostinato.devices.cpu.kernels.dot import dot4, dot_block
+from ostinato.devices.cpu.kernels.dot import dot2, dot4, dot_block
 from ostinato.devices.cpu.kernels.kernel import Kernel
 
 
@@ -51,13 +51,25 @@ class DotBlock(Kernel):
             f.store(dot_block(f, isa, start, unsigned, row, 32, self.limit), args["out"], i * 64)
 
 
-LIMITS = (15, 127, 255)
+@dataclass(frozen=True)
+class Dot2(Kernel):
+    @property
+    def params(self) -> tuple[str, ...]:
+        return ("a", "b", "out")
+
+    def body(self, f: Function, args: dict[str, Value]) -> None:
+        for i, _ in f.range(f["low"], f["high"]):
+            a, b = (f.load(I16.x(32), args[name], i * 64) for name in ("a", "b"))
+            f.store(dot2(f, f.module.isa, a, b), args["out"], i * 64)
+
+
+LIMITS = (7, 15, 31, 63, 127, 255)
 
 
 @pytest.fixture(scope="module", params=HOST_ISAS, ids=lambda isa: isa.name)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     isa: Isa = request.param
-    return Kernels(isa, [kind(limit) for kind in (Dot4, DotBlock) for limit in LIMITS])
+    return Kernels(isa, [kind(limit) for kind in (Dot4, DotBlock) for limit in LIMITS] + [Dot2()])
 
 
 def corners(limit: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -91,6 +103,17 @@ def test_a_block_is_exact(kernels: Kernels, limit: int) -> None:
     weights = unsigned.reshape(300, 8, 16, 4).astype(np.int32)
     row = signed[:, 32:].reshape(300, 8, 1, 4).astype(np.int32)
     assert (out == start + (weights * row).sum((1, 3))).all()
+
+
+def test_two_products_to_a_lane_are_exact(kernels: Kernels) -> None:
+    a, b = aligned((300, 32), np.int16), aligned((300, 32), np.int16)
+    for seed, values in enumerate((a, b)):
+        values[:] = np.random.default_rng(seed).integers(-(2**15), 2**15, values.shape)
+        values[seed, :] = 2**15 - 1
+        values[2:4, seed::2] = -(2**15) + 1
+    out = aligned((300, 16), np.int32)
+    kernels.run(Dot2(), [a, b, out], 0, 300)
+    assert (out == (a.astype(np.int64) * b).reshape(300, 16, 2).sum(-1)).all()
 
 
 @pytest.mark.parametrize(

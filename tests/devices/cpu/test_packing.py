@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from devices.cpu.running import HOST_ISAS, Kernels, aligned, at_page_end
-from devices.cpu.weighing import addresses, decoded, encoded, packed
+from devices.cpu.weighing import SCALES, addresses, decoded, encoded, packed
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.embed import Embed
 from ostinato.devices.cpu.kernels.pack import Pack
@@ -15,13 +15,24 @@ from ostinato.formats.encodings import CODECS
 from ostinato.ir import encoding as e
 from ostinato.ir.encoding import Encoding
 
-ENCODINGS = (e.Q4_0, e.Q4_1, e.Q8_0, e.Q5_0, e.IQ4_NL, e.F16, e.BF16, e.F32)
+ENCODINGS = (
+    *(e.Q4_0, e.Q4_1, e.Q8_0, e.Q5_0, e.IQ4_NL),
+    *(e.Q4_K, e.Q5_K, e.Q6_K),
+    *(e.F16, e.BF16, e.F32),
+)
 N = 40  # two groups, and half of one
 
 
 def sizes(encoding: Encoding) -> list[int]:
     """Numbers of blocks odd and even, one of them long enough to be packed in several spans."""
+    if encoding.block == 256:
+        return [256, 768]
     return [1, 7, 20, 64] if encoding.is_plain else [32, 64, 96, 160, 576, 1056]
+
+
+def some(encoding: Encoding) -> int:
+    """One of them."""
+    return 20 if encoding.is_plain else 768 if encoding.block == 256 else 96
 
 
 CASES = [(encoding, k) for encoding in ENCODINGS for k in sizes(encoding)]
@@ -57,13 +68,15 @@ def test_rows_come_back_bit_for_bit(kernels: Kernels, case: tuple[Encoding, int]
 
 @pytest.mark.parametrize("encoding", [each for each in ENCODINGS if each != e.F32], ids=str)
 def test_every_kind_of_scale_comes_back(kernels: Kernels, encoding: Encoding) -> None:
-    case = (encoding, sizes(encoding)[3])
+    case = (encoding, some(encoding))
     halves = np.array([0.0, -0.0, 1.0, -1.0, 65504.0, -65504.0, 6e-8, -6e-8, 6.1e-5, 6.103e-5, 0.1], "<f2")
     raw = encoded(encoding, N, case[1]).reshape(N, -1, encoding.block_bytes)
     if encoding in (e.F16, e.BF16):
         raw[:, : len(halves)] = halves.view(np.uint8).reshape(-1, 2)
     else:
-        raw[:, :, :2] = np.resize(halves, raw.shape[:2])[..., None].view(np.uint8)
+        for at, start in zip(SCALES[encoding], (0, 3), strict=False):
+            found = np.resize(np.roll(halves, start), raw.shape[:2])
+            raw[:, :, at : at + 2] = found[..., None].view(np.uint8)
     raw = raw.reshape(N, -1)
     weight = packed(kernels, KERNELS[case][0], raw)
     assert same_bits(unpacked(kernels, case, weight, N), decoded(encoding, raw))
@@ -83,7 +96,7 @@ def test_every_number_of_16_bits_comes_back(kernels: Kernels, encoding: Encoding
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 def test_a_table_joins_and_orders_rows(kernels: Kernels, encoding: Encoding) -> None:
     """Any rows in any order, one twice, rows of zeros between; sources at odd addresses."""
-    case = (encoding, sizes(encoding)[2])
+    case = (encoding, some(encoding))
     raw = encoded(encoding, 30, case[1])
     shifted = np.zeros(raw.nbytes + 1, np.uint8)[1:].reshape(raw.shape)
     shifted[:] = raw
@@ -149,8 +162,13 @@ def test_all_that_can_be_decoded_can_be_packed() -> None:
     assert names == {str(encoding) for encoding in ENCODINGS}
 
 
+def test_packed_weights_are_hardly_larger_than_their_files() -> None:
+    for form in FORMS.values():
+        assert form.packed_bytes(16, 4096) <= 1.1 * 16 * form.source.row_bytes(4096)
+
+
 def test_stored_encodings_are_of_their_own() -> None:
-    assert len(STORED) == len(FORMS) == 6
+    assert len(STORED) == len(FORMS)
     for stored, form in STORED.items():
         assert not stored.is_plain
         assert stored not in CODECS

@@ -17,12 +17,14 @@ from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec
 from ostinato.devices.cpu.weights import FORMS
 
 ROWS = 33
+SUPERS = [name for name, form in FORMS.items() if form.source.block == 256]
 SHAPES = [
     *((form, 17, k) for form in ("q4_0.r16", "q4_1.r16", "q8_0.r16") for k in (32, 64, 96, 160, 576)),
     *((form, 17, k) for form in ("f16.r16", "bf16.r16", "f32.r16") for k in (1, 7, 20, 64)),
+    *((form, 17, k) for form in SUPERS for k in (256, 1024)),
     *((form, n, 96) for form in ("q4_1.r16", "f16.r16") for n in (1, 15, 16, 40)),
 ]
-FEW = [shape for shape in SHAPES if shape[2] in (7, 96)]
+FEW = [shape for shape in SHAPES if shape[2] in (7, 96, 256)]
 """What the sets other than the best one are tested with: compiling for them takes longest."""
 CASES = [(isa, shape) for isa in HOST_ISAS for shape in (SHAPES if isa is HOST_ISAS[0] else FEW)]
 BOUND = 1e-6
@@ -33,7 +35,7 @@ Shape = tuple[str, int, int]
 
 def kernels_of(shape: Shape) -> tuple[Product, Product, PrepareRows, Pack]:
     form, n, k = shape
-    spec = RowSpec(k, quantize=FORMS[form].quantize is not None)
+    spec = RowSpec(k, quantize=FORMS[form].quantize is not None, sums=FORMS[form].sums)
     one = Product(form, k, n, prepare=spec)
     many = Product(form, k, n, many=True)
     return one, many, PrepareRows(spec, x_stride=k), Pack(FORMS[form].source.name, k)

@@ -158,9 +158,10 @@ def test_fused_products(isa: Isa, one: Product) -> None:
         assert (found == case.together(kernels, in_place=True)).all()
 
 
-def test_the_one_row_loop_folds_its_broadcasts_into_the_products() -> None:
+@pytest.mark.parametrize("form", ["q4_1.r16", "q4_k.r16", "q6_k.r16"])
+def test_the_one_row_loop_folds_its_broadcasts_into_the_products(form: str) -> None:
     module = Module(ISAS["avx512vnni"])
-    Product("q4_1.r16", 576, 64).emit(module)
+    Product(form, 512, 64).emit(module)
     lines = [line for line in assembly(module.text(), module.isa).splitlines() if "vpdpbusd" in line]
     assert len(lines) == 16
     assert all("{1to16}" in line for line in lines)
@@ -168,9 +169,9 @@ def test_the_one_row_loop_folds_its_broadcasts_into_the_products() -> None:
 
 def test_a_set_with_256_bit_vectors_stays_within_them() -> None:
     module = Module(ISAS["avxvnni"])
-    for many in (False, True):
-        Product("q4_1.r16", 576, 64, many=many).emit(module)
-        Product("q8_0.r16", 576, 64, many=many).emit(module)
+    for form in ("q4_1.r16", "q8_0.r16", "q5_k.r16", "q6_k.r16"):
+        for many in (False, True):
+            Product(form, 512, 64, many=many).emit(module)
     text = assembly(module.text(), module.isa)
     assert "{vex}\tvpdpbusd" in text
     assert "zmm" not in text

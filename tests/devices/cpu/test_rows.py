@@ -16,7 +16,7 @@ SPECS = [
     for k in SIZES
     for norm in (None, "rms", "layer")
     for quantize in (False, True)
-]
+] + [RowSpec(k, eps=1e-5, quantize=True, sums=True) for k in (7, 160, 200, 576)]
 CANARY = 0xA5
 
 
@@ -27,7 +27,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     values = [
         PrepareRows(spec, x_stride=spec.k, dequantized=True)
         for spec in SPECS
-        if spec.quantize and spec.norm is None
+        if spec.quantize and spec.norm is None and not spec.sums
     ]
     return Kernels(isa, plain + values)
 
@@ -64,8 +64,8 @@ def normalised(spec: RowSpec, x: np.ndarray, norm: list[np.ndarray]) -> np.ndarr
     return x
 
 
-def quantized_rows(values: np.ndarray) -> np.ndarray:
-    """The bytes of quantised rows, by the rule, from float32 `[rows, k]`."""
+def quantized_rows(values: np.ndarray, *, further: bool = False) -> np.ndarray:
+    """The bytes of quantised rows, by the rule, from float32 `[rows, k]`; `further`: with sums of 16."""
     rows, k = values.shape
     blocks = np.zeros((rows, padded(k) // 32, 32), np.float32)
     blocks.reshape(rows, -1)[:, :k] = values
@@ -80,6 +80,8 @@ def quantized_rows(values: np.ndarray) -> np.ndarray:
         [d.view(np.int32), (d * sums.astype(np.float32)).view(np.int32), -8 * sums, -128 * sums], -1
     )
     parts = [q.reshape(rows, -1).view(np.uint8), records.astype(np.int32).reshape(rows, -1).view(np.uint8)]
+    if further:
+        parts.append(q.reshape(rows, -1, 16).astype(np.int16).sum(-1, dtype=np.int16).view(np.uint8))
     return np.concatenate(parts, -1)
 
 
@@ -99,7 +101,8 @@ def test_float_rows(kernels: Kernels, spec: RowSpec) -> None:
 def test_quantised_rows_follow_the_rule_bit_for_bit(kernels: Kernels, spec: RowSpec) -> None:
     x, norm = operands(spec)
     floats = prepared(kernels, RowSpec(spec.k, spec.norm, spec.eps), x, *norm).view(np.float32)
-    np.testing.assert_array_equal(prepared(kernels, spec, x, *norm), quantized_rows(floats))
+    want = quantized_rows(floats, further=spec.sums)
+    np.testing.assert_array_equal(prepared(kernels, spec, x, *norm), want)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)

@@ -10,7 +10,17 @@ from devices.cpu.running import Kernels, aligned, at_page_end
 from ostinato.devices.cpu.kernels.pack import Pack
 from ostinato.devices.cpu.weights import GROUP, SOURCES, groups
 from ostinato.formats.encodings import CODECS, ENCODERS
+from ostinato.ir import encoding as e
 from ostinato.ir.encoding import Encoding
+
+SCALES = {
+    **dict.fromkeys((e.Q4_0, e.Q5_0, e.Q8_0, e.IQ4_NL, e.IQ4_XS), (0,)),
+    **dict.fromkeys((e.Q4_1, e.Q5_1, e.Q4_K, e.Q5_K), (0, 2)),
+    e.Q2_K: (80, 82),
+    e.Q3_K: (108,),
+    e.Q6_K: (208,),
+}
+"""Where in a block its float16 scale lies, and its minimum's."""
 
 
 def encoded(encoding: Encoding, n: int, k: int, seed: int = 0) -> np.ndarray:
@@ -20,7 +30,8 @@ def encoded(encoding: Encoding, n: int, k: int, seed: int = 0) -> np.ndarray:
         values = rng.standard_normal((n, k), np.float32)
         return np.ascontiguousarray(ENCODERS[encoding].encode(values))
     raw = rng.integers(0, 256, (n, k // encoding.block, encoding.block_bytes), np.uint8)
-    raw[..., :2] = rng.standard_normal(raw.shape[:2]).astype("<f2")[..., None].view(np.uint8)
+    for at in SCALES[encoding]:
+        raw[..., at : at + 2] = rng.standard_normal(raw.shape[:2]).astype("<f2")[..., None].view(np.uint8)
     return raw.reshape(n, -1)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ostinato.devices.cpu.kernels.product import Product
-from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec, row_bytes
+from ostinato.devices.cpu.kernels.rows import Norm, PrepareRows, RowSpec, row_bytes
 from ostinato.devices.cpu.lowering import Located, Lower, Lowering
 from ostinato.devices.cpu.tape import Items, Place
 from ostinato.devices.cpu.weights import GROUP, PackedForm
@@ -51,7 +51,7 @@ def _product(low: Lowering, node: Node, parts: ProductParts) -> bool:
     n, k = (low.bound(dim) for dim in low[weight].view.shape)
     rows = node.shape[0]
     one = low.is_one(rows)
-    spec = _spec(parts, k)
+    spec = _spec(parts, k, form)
     x, stride = low.rows(low[node.inputs[parts.x]])
     norm = [low.at(low.compact(low[node.inputs[i]])) for i in parts.norm_operands]
 
@@ -80,14 +80,15 @@ def _product(low: Lowering, node: Node, parts: ProductParts) -> bool:
     return True
 
 
-def _spec(parts: ProductParts, k: int) -> RowSpec | None:
+def _spec(parts: ProductParts, k: int, form: PackedForm) -> RowSpec | None:
     """How a row is prepared; None where the product takes it as it is."""
     if parts.norm is None and parts.quantize is None:
         return None
     quantize = parts.quantize is not None
     if parts.norm is None:
-        return RowSpec(k, quantize=quantize)
-    return RowSpec(k, "rms" if isinstance(parts.norm, RmsNorm) else "layer", parts.norm.eps, quantize)
+        return RowSpec(k, quantize=quantize, sums=form.sums)
+    norm: Norm = "rms" if isinstance(parts.norm, RmsNorm) else "layer"
+    return RowSpec(k, norm, parts.norm.eps, quantize, form.sums)
 
 
 def _prepared(

@@ -46,14 +46,29 @@ def dot_block(
         weights: For each four elements of the block, those of all 16 rows: 64 bytes, at most `limit`.
         row: The activations' int8; the block begins at `offset`.
     """
-    pairs = []
+    together = ((1 << 15) - 1) // (2 * 128 * limit) if isa.name in _PAIRS else 0
+    pairs: list[Value] = []  # so many fit in 16 bits together, and are widened at once
     for j, unsigned in enumerate(weights):
         signed = f.broadcast(f.load(I32, row, offset + 4 * j)).cast("bitcast", I8.x(64))
-        if isa.name in _PAIRS and 2 * 128 * limit * len(weights) < 1 << 15:
-            pairs.append(_PAIRS[isa.name](f, unsigned, signed))  # all together fit in 16 bits: widen once
-        else:
+        if not together:
             start = dot4(f, isa, start, unsigned, signed, limit)
-    return start + _WIDEN[isa.name](f, reduce(add, pairs)) if pairs else start
+            continue
+        pairs.append(_PAIRS[isa.name](f, unsigned, signed))
+        if len(pairs) == together or j + 1 == len(weights):
+            start = start + _WIDEN[isa.name](f, reduce(add, pairs))
+            pairs = []
+    return start
+
+
+def dot2(f: Function, isa: Isa, a: Value, b: Value) -> Value:
+    """`a[2i] * b[2i] + a[2i + 1] * b[2i + 1]` of 32 i16, for 16 lanes i; the sums fit in i32."""
+    if isa.name == "avx512vnni":
+        return f.call("llvm.x86.avx512.pmaddw.d.512", I32.x(16), a, b)
+    if isa.name in ("avxvnni", "avx2"):
+        halves = zip(f.halves(a), f.halves(b), strict=True)
+        return f.concat(*(f.call("llvm.x86.avx2.pmadd.wd", I32.x(8), *half) for half in halves))
+    left, right = (value.cast("bitcast", I32.x(16)) for value in (a, b))
+    return ((left << 16).ashr(16)) * ((right << 16).ashr(16)) + left.ashr(16) * right.ashr(16)
 
 
 def _avx2_pairs(f: Function, unsigned: Value, signed: Value) -> Value:

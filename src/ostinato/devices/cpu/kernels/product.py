@@ -67,7 +67,8 @@ class Product(Kernel):
     @property
     def row_bytes(self) -> int:
         """Bytes from one prepared row to the next."""
-        return row_bytes(RowSpec(self.k, quantize=FORMS[self.form].quantize is not None))
+        form = FORMS[self.form]
+        return row_bytes(RowSpec(self.k, quantize=form.quantize is not None, sums=form.sums))
 
     @property
     def scratch_bytes(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ostinato.devices.cpu.emit.builder import Function, Value
-from ostinato.devices.cpu.emit.types import F32V, I8, I32V, LANES
+from ostinato.devices.cpu.emit.types import F32V, I8, I16, I32V, LANES
 
 BLOCK = 32
 META_BYTES = 16
@@ -30,11 +30,19 @@ class Blocks:
         for i, value in enumerate(self.q):
             f.store(value.cast("trunc", I8), q, LANES * i)
         count = len(self.q) // 2
-        sums = _quarters(f, self.q, lambda a, b: a + b)
+        sums = _quarters(f, self.q, _added)
         floats = f.shuffle(self.d, _interleaved(0, 17), self.d * sums.cast("sitofp", F32V))
         shifts = f.vector(I32V, [0, 0, 3, 7] * 4)
         records = f.shuffle(floats.cast("bitcast", I32V), _interleaved(0, 1, 18, 19), (0 - sums) << shifts)
         f.store_part(records, meta, 0, 4 * count)
+
+    def store_sums(self, out: Value) -> None:
+        """The sums of each 16 elements, i16 one after another."""
+        f, q = self.f, [*self.q, *[self.f.zero(I32V)] * (8 - len(self.q))]
+        for half in (8, 4, 2):
+            q = [_folded(f, q[i], q[i + 1], half, _added) for i in range(0, len(q), 2)]
+        even, odd = (f.shuffle(q[0], range(at, LANES, 2)) for at in (0, 1))
+        f.store_part((even + odd).cast("trunc", I16), out, 0, len(self.q))
 
     def values(self) -> list[Value]:
         """d·q."""
@@ -82,6 +90,10 @@ def _folded(f: Function, a: Value, b: Value, half: int, join: Callable[[Value, V
     lower = f.shuffle(a, [lane for lane in lanes if lane // half % 2 == 0], b)
     upper = f.shuffle(a, [lane for lane in lanes if lane // half % 2 == 1], b)
     return join(lower, upper)
+
+
+def _added(a: Value, b: Value) -> Value:
+    return a + b
 
 
 def _interleaved(*firsts: int) -> list[int]:

@@ -2,7 +2,8 @@
 
 A float row is float32 [k]. A quantised row is int8 q [K], K being k rounded up to 64 with zeros, and then for
 each 32 elements a record of 16 bytes: float32 d, float32 d·sum(q), int32 -8·sum(q), int32 -128·sum(q). An
-element stands for d·q; the sums are what products with offset weights start from.
+element stands for d·q; the sums are what products with offset weights start from. With `RowSpec.sums` there
+follow the sums of each 16 elements, int16, for weights that have a scale for each 16.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from ostinato.devices.cpu.kernels.quantize import BLOCK, META_BYTES, quantize_bl
 
 _UNIT = 64
 _CHUNK = 4 * BLOCK
+_SUM = 16
+"""Elements of one of the further sums."""
 _SUMS = 4
 
 Norm = Literal["rms", "layer"]
@@ -33,6 +36,7 @@ class RowSpec:
     norm: Norm | None = None
     eps: float = 0.0
     quantize: bool = False
+    sums: bool = False
 
     @property
     def norm_params(self) -> tuple[str, ...]:
@@ -49,6 +53,10 @@ def row_bytes(spec: RowSpec) -> int:
     """Bytes of one prepared row."""
     if not spec.quantize:
         return 4 * spec.k
+    return _sums_at(spec) + (padded(spec.k) // _SUM * 2 if spec.sums else 0)
+
+
+def _sums_at(spec: RowSpec) -> int:
     return padded(spec.k) + padded(spec.k) // BLOCK * META_BYTES
 
 
@@ -122,6 +130,8 @@ def _store(
         blocks = quantize_blocks(f, values)
         if not dequantized:
             blocks.store(f.at(f["out"], chunk * _CHUNK), meta)
+            if spec.sums:
+                blocks.store_sums(f.at(f["out"], chunk * (_CHUNK // _SUM * 2) + _sums_at(spec)))
             return
         values = blocks.values()
     for j, value in enumerate(values):

@@ -2,7 +2,7 @@
 
 | source | packed as | |
 | --- | --- | --- |
-| Q4_0, Q4_1, Q8_0 | themselves | |
+| Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K | themselves | |
 | Q5_0, IQ4_NL | Q8_0 | without loss: int8 times the same scale; 1.5 and 1.9 times the bytes |
 | F16, BF16, F32 | themselves | activations stay f32 |
 | every other encoding with a codec | F32 | decoded once: exact, and several times the bytes |
@@ -17,6 +17,9 @@ from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, groups
 from ostinato.devices.cpu.weights.plain import BF16Form, F16Form, F32Form
 from ostinato.devices.cpu.weights.q4_0 import Q4_0Form
 from ostinato.devices.cpu.weights.q4_1 import Q4_1Form
+from ostinato.devices.cpu.weights.q4_k import Q4_KForm
+from ostinato.devices.cpu.weights.q5_k import Q5_KForm
+from ostinato.devices.cpu.weights.q6_k import Q6_KForm
 from ostinato.devices.cpu.weights.q8_0 import IQ4_NLAsQ8_0, Q5_0AsQ8_0, Q8_0Form
 from ostinato.formats.encodings import CODECS
 from ostinato.ir import encoding as e
@@ -28,6 +31,9 @@ _OWN: tuple[PackedForm, ...] = (
     Q4_0Form(e.Q4_0),
     Q4_1Form(e.Q4_1),
     Q8_0Form(e.Q8_0),
+    Q4_KForm(e.Q4_K),
+    Q5_KForm(e.Q5_K),
+    Q6_KForm(e.Q6_K),
     F16Form(e.F16),
     BF16Form(e.BF16),
     F32Form(e.F32),

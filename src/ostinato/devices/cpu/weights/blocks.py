@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ostinato.devices.cpu.emit.builder import Function, Value
-from ostinato.devices.cpu.emit.types import F32, F32V, I8, I16, I32, I32V
+from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, I32V
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.dot import dot_block
 from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
 
 BLOCK, UNIT = 32, 64
-_RECORD = 16
+RECORD = 16
 """Bytes of a quantised row's record for a block: f32 d, f32 d·sum(q), i32 -8·sum(q), i32 -128·sum(q)."""
 _SPAN = 8
 """Units that packing finishes for all 16 rows before it goes on: what it writes stays in L1."""
@@ -44,15 +44,14 @@ class BlockForm(PackedForm):
     unit: ClassVar[UnitLayout]
     limit: ClassVar[int]
     """The greatest byte that `bytes_of` gives."""
-    start: ClassVar[int | None]
-    """Where the sums start: the offset in the row's records, None for 0. What the bytes have too much, times
-    sum(q), negative."""
+    over: ClassVar[int]
+    """What the bytes have too much."""
 
     def group_bytes(self, k: int) -> int:
         return units(k) * self.unit.nbytes
 
     @abstractmethod
-    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
+    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
         """The block's quants at `offset`, unsigned: 8 times 64 bytes, four elements of 16 rows each."""
 
     @abstractmethod
@@ -69,15 +68,15 @@ class BlockForm(PackedForm):
         for u, s in f.range(0, units(k), 1, **start):
             unit = f.at(w, u * layout.nbytes)
             quants = [f.at(row, u * UNIT) for row in rows]
-            records = [f.at(f.at(row, u * (2 * _RECORD)), meta) for row in rows]
+            records = [f.at(f.at(row, u * (2 * RECORD)), meta) for row in rows]
             for b in range(2):
-                weights = self.bytes_of(f, unit, layout.quants[b])
+                weights = self.bytes_of(f, isa, unit, layout.quants[b])
                 scale = widen(f, f.load(I16.x(GROUP), unit, layout.scales[b]))
                 if layout.mins is not None:
                     minimum = widen(f, f.load(I16.x(GROUP), unit, layout.mins[b]))
                 for t in range(len(rows)):
-                    record = f.at(records[t], b * _RECORD)
-                    acc = f.zero(I32V) if self.start is None else f.broadcast(f.load(I32, record, self.start))
+                    record = f.at(records[t], b * RECORD)
+                    acc = start_of(f, record, self.over)
                     acc = dot_block(f, isa, acc, weights, quants[t], b * BLOCK, self.limit)
                     both = scale * f.broadcast(f.load(F32, record))
                     total = f.fma(both, acc.cast("sitofp", F32), s[str(t)])
@@ -134,25 +133,10 @@ def units(k: int) -> int:
     return -(-k // UNIT)
 
 
-def as_bytes(f: Function, words: Sequence[Value]) -> Value:
-    """i32 scalars as one vector of their bytes."""
-    vector = f.zero(I32.x(len(words)))
-    for i, word in enumerate(words):
-        vector = f.insert(vector, word, i)
-    return vector.cast("bitcast", I8.x(4 * len(words)))
-
-
-def as_words(f: Function, values: Value) -> list[Value]:
-    """A vector of bytes as i32 scalars."""
-    vector = values.cast("bitcast", I32.x(values.type.lanes // 4))
-    return [f.lane(vector, i) for i in range(vector.type.lanes)]
-
-
-def nibbles(f: Function, packed: Value) -> Value:
-    """16 bytes to 32 values, the low halves first: ggml's order."""
-    return f.concat(packed & 15, packed >> 4)
-
-
-def wide(f: Function, signed: Value) -> list[Value]:
-    """32 int8 as two vectors of f32."""
-    return [half.cast("sext", I32).cast("sitofp", F32) for half in f.halves(signed)]
+def start_of(f: Function, record: Value, over: int) -> Value:
+    """What a block's sums start from when its bytes are `over` too large: -over·sum(q), from the record."""
+    if over == 0:
+        return f.zero(I32V)
+    if over == 16:
+        return f.broadcast(f.load(I32, record, 8)) << 1
+    return f.broadcast(f.load(I32, record, {8: 8, 128: 12}[over]))

@@ -33,6 +33,8 @@ class PackedForm(ABC):
     """The packed bytes' own encoding; one block is a unit of all 16 rows."""
     quantize: ClassVar[int | None]
     """The block that activation rows are quantised in before the product, None where they stay f32."""
+    sums: ClassVar[bool] = False
+    """Whether quantised rows have their sums of 16 as well (`rows.RowSpec.sums`)."""
 
     @property
     def reads(self) -> Encoding:
@@ -92,4 +94,4 @@ class Sources:
         return there.select(address.cast("inttoptr", PTR), self.zeros), there.cast("zext", I64)
 
 
-ZEROS = 64
+ZEROS = 256

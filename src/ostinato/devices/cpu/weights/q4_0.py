@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostinato.devices.cpu.emit.builder import Function, Value
-from ostinato.devices.cpu.emit.types import I8, I32
-from ostinato.devices.cpu.weights.blocks import BlockForm, UnitLayout, as_bytes, nibbles, wide
+from ostinato.devices.cpu.emit.types import I32
+from ostinato.devices.cpu.isa import Isa
+from ostinato.devices.cpu.weights.bits import load_nibbles, nibbles, wide
+from ostinato.devices.cpu.weights.blocks import BlockForm, UnitLayout
 from ostinato.ir.encoding import Encoding
 
 
@@ -19,9 +21,8 @@ class NibbleForm(BlockForm):
 
     limit = 15
 
-    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
-        packed = [f.load(I8.x(64), w, offset + 64 * i) for i in range(4)]
-        return [each & 15 for each in packed] + [each >> 4 for each in packed]
+    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
+        return load_nibbles(f, w, offset)
 
     def words(self, f: Function, block: Value) -> list[Value]:
         start = self.source.block_bytes - 16
@@ -34,7 +35,7 @@ class Q4_0Form(NibbleForm):  # noqa: N801  (ggml's name)
     name = "q4_0.r16"
     stored = Encoding("Q4_0:r16", 1024, 576)
     unit = UnitLayout(576, quants=(0, 320), scales=(256, 288))
-    start = 8
+    over = 8
 
     def values(self, f: Function, words: Sequence[Value]) -> list[Value]:
-        return wide(f, nibbles(f, as_bytes(f, words)) - 8)
+        return wide(f, nibbles(f, words) - 8)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostinato.devices.cpu.emit.builder import Function, Value
-from ostinato.devices.cpu.weights.blocks import UnitLayout, as_bytes, nibbles, wide
+from ostinato.devices.cpu.weights.bits import nibbles, wide
+from ostinato.devices.cpu.weights.blocks import UnitLayout
 from ostinato.devices.cpu.weights.q4_0 import NibbleForm
 from ostinato.ir.encoding import Encoding
 
@@ -20,7 +21,7 @@ class Q4_1Form(NibbleForm):  # noqa: N801  (ggml's name)
     name = "q4_1.r16"
     stored = Encoding("Q4_1:r16", 1024, 640)
     unit = UnitLayout(640, quants=(0, 320), scales=(256, 576), mins=(288, 608))
-    start = None
+    over = 0
 
     def values(self, f: Function, words: Sequence[Value]) -> list[Value]:
-        return wide(f, nibbles(f, as_bytes(f, words)))
+        return wide(f, nibbles(f, words))

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import I1, I8, I32
-from ostinato.devices.cpu.weights.blocks import BlockForm, UnitLayout, as_bytes, as_words, nibbles, wide
+from ostinato.devices.cpu.isa import Isa
+from ostinato.devices.cpu.weights.bits import as_bytes, wide
+from ostinato.devices.cpu.weights.blocks import BlockForm, UnitLayout
 from ostinato.formats.encodings.iq4_nl import STEPS
 from ostinato.ir.encoding import Encoding
 
@@ -23,9 +25,9 @@ class Q8_0Form(BlockForm):  # noqa: N801  (ggml's name)
     stored = Encoding("Q8_0:r16", 1024, 1088)
     unit = UnitLayout(1088, quants=(0, 576), scales=(512, 544))
     limit = 255
-    start = 12
+    over = 128
 
-    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
+    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
         return [f.load(I8.x(64), w, offset + 64 * i) for i in range(8)]
 
     def words(self, f: Function, block: Value) -> list[Value]:
@@ -41,7 +43,7 @@ class Q5_0AsQ8_0(Q8_0Form):  # noqa: N801
 
     def words(self, f: Function, block: Value) -> list[Value]:
         fifth = f.load(I32, block, 2, align=1).cast("bitcast", I1.x(32))
-        low = nibbles(f, f.load(I8.x(16), block, 6))
+        low = _nibbles(f, f.load(I8.x(16), block, 6))
         return as_words(f, fifth.select(low + 16, low) + (128 - 16))
 
 
@@ -49,8 +51,19 @@ class IQ4_NLAsQ8_0(Q8_0Form):  # noqa: N801
     """Nibbles that index a table."""
 
     def words(self, f: Function, block: Value) -> list[Value]:
-        index = nibbles(f, f.load(I8.x(16), block, 2))
+        index = _nibbles(f, f.load(I8.x(16), block, 2))
         value = f.const(index.type, int(STEPS[0]) + 128)
         for i, step in enumerate(STEPS[1:].tolist(), 1):
             value = index.eq(i).select(f.const(index.type, step + 128), value)
         return as_words(f, value)
+
+
+def as_words(f: Function, values: Value) -> list[Value]:
+    """A vector of bytes as i32 scalars."""
+    vector = values.cast("bitcast", I32.x(values.type.lanes // 4))
+    return [f.lane(vector, i) for i in range(vector.type.lanes)]
+
+
+def _nibbles(f: Function, packed: Value) -> Value:
+    """16 bytes to 32 values, the low halves first: ggml's order."""
+    return f.concat(packed & 15, packed >> 4)
