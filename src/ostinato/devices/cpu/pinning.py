@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from ostinato.host import cgroup
@@ -15,8 +16,7 @@ def places(threads: int, root: Path = _SYSTEM) -> list[int]:
     """A CPU for each of so many threads, within this process's affinity mask; empty where there are too few
     or the system pins nothing. Cores come before second hyper-threads of cores.
 
-    The first is the caller's in name only: the caller is not ours to pin. When it comes to run where a worker
-    is pinned, it soon waits for that worker, sleeps, and wakes on the CPU that is free.
+    The first is the caller's in name only: for the time of a run, it keeps away from the others' CPUs.
     """
     if not hasattr(os, "sched_getaffinity"):
         return []
@@ -32,7 +32,18 @@ def places(threads: int, root: Path = _SYSTEM) -> list[int]:
     return sorted(cpus, key=lambda cpu: (rank[cpu], cpu))[:threads]
 
 
-def stay(cpu: int) -> None:
-    """Pin the calling thread, if the system lets it."""
+def stay(cpus: Set[int]) -> None:
+    """Keep the calling thread on these CPUs, if the system lets it."""
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, {cpu})
+        os.sched_setaffinity(0, cpus)
+
+
+@contextlib.contextmanager
+def away_from(cpus: Sequence[int]) -> Iterator[None]:
+    """The calling thread meanwhile uses none of these CPUs, of all that the main thread may use."""
+    mask = os.sched_getaffinity(0)
+    stay(os.sched_getaffinity(os.getpid()).difference(cpus))
+    try:
+        yield
+    finally:
+        stay(mask)

@@ -19,7 +19,7 @@ from ostinato.host import env
 
 # In pauses of x86, 15 to 45 ns each.
 _LINGER = 1 << 14  # of an idle worker: a quarter of a millisecond at least, the Python between two tokens
-_PATIENCE = 1 << 11  # at a barrier: longer than it takes to sleep and to wake
+_PATIENCE = 1 << 10  # at a barrier: twice what it takes to sleep and to wake
 _LEAVE_SECONDS = 10.0
 
 
@@ -42,13 +42,14 @@ class ThreadPool:
         self.threads = threads
         self._waiting = waiting.best() if _waiting is None else _waiting
         self._native = Native.of(isa)
+        self._places = pinning.places(threads) if env.pin() else []
         self._block = memory.allocate(at.nbytes(threads))
         self._control = self._block.address
         self._scratch: list[memory.Buffer] = []
         self.scratch_bytes = 0
         """Of each thread, so far."""
         self._lock = threading.Lock()
-        self._start = self._native.run
+        self._start = self._run_pinned if self._places else self._native.run
         self._refusal: type[OstinatoError] = PoolClosed
         self._set(at.THREADS, threads)
         # Where threads are more than CPUs, one that loops is in the way.
@@ -58,7 +59,6 @@ class ThreadPool:
         self._set(at.YIELD, waiting.offer_cpu())
         self._set(at.SYSCALL, self._waiting.syscall)
         self._set(at.FUTEX, self._waiting.futex)
-        self._places = pinning.places(threads) if env.pin() else []
         self._workers = [
             threading.Thread(
                 target=self._serve,
@@ -118,8 +118,13 @@ class ThreadPool:
 
     def _serve(self, thread: int) -> None:  # a worker holds the pool, whose memory it works on
         if self._places:
-            pinning.stay(self._places[thread])
+            pinning.stay({self._places[thread]})
         self._waiting.serve(self._native, self._control, thread)
+
+    def _run_pinned(self, control: int, job: int) -> int:
+        """A caller on a worker's CPU would take turns with it, and Linux may leave it there for long."""
+        with pinning.away_from(self._places[1:]):
+            return self._native.run(control, job)
 
     def _grow(self, nbytes: int) -> None:
         with self._lock:

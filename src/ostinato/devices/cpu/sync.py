@@ -2,7 +2,7 @@
 
 Waiting is first a loop and then a sleep. The loop is by far the faster while the awaited thread has a CPU.
 Where it has none, because other work or this very loop took it, each turn is lost: a thread that ran out of
-patience twice in a row no longer loops, but for one wait in 32 that finds out whether times are better.
+patience some times in a row no longer loops, but for one wait in 64 that finds out whether times are better.
 Offering the CPU (sched_yield) instead is no help beside other work: with one other busy process on Linux 6.18
 a tape took 145 ms that way and 3 to 11 ms this way. The offer seems to cost the rest of a time slice.
 """
@@ -15,9 +15,8 @@ from ostinato.devices.cpu.emit.types import I1, I32, I64, PTR, VOID
 from ostinato.devices.cpu.isa import Isa
 
 _WAIT, _WAKE, _EVERYONE = 128, 129, 0x7FFFFFFF  # FUTEX_WAIT and FUTEX_WAKE, both | FUTEX_PRIVATE_FLAG
-_HOPELESS = 2  # failures in a row
-_HASTY = 64  # turns of a thread that has no hope
-_TRY_AGAIN = 32
+_HOPELESS = 3  # failures in a row
+_TRY_AGAIN = 64
 
 
 def emit(module: Module) -> None:
@@ -47,9 +46,8 @@ def has_futex(f: Function) -> Value:
 
 
 def patience(f: Function, mine: Value, most: int) -> Value:
-    """How many turns a thread should wait: the setting at `most`, or few where that has come to nothing."""
-    full = f.load(I64, f["control"], most)
-    return f.load(I32, mine, at.FAILURES).lt(_HOPELESS).select(full, full.min(_HASTY))
+    """How many turns a thread should wait: the setting at `most`, or none where that has come to nothing."""
+    return f.load(I32, mine, at.FAILURES).lt(_HOPELESS).select(f.load(I64, f["control"], most), 0)
 
 
 def _announce(module: Module) -> None:
