@@ -5,6 +5,8 @@
 F16, BF16 and Q8_0 are written by this project's converter, Q4_0 by llama.cpp's quantiser from the F16 file
 (with --llama-python, a Python that has llama-cpp-python). `random-0.5b` and `random-1.5b` are Llama models of
 random Q4_0 weights with the default model's tokenizer: what they say is nonsense, what they cost is not.
+`small-f16` is a small one of normal weights, whose rows super-blocks of 256 divide as they don't the default
+model's; `small-q4_k_m` and so on are what llama.cpp's quantiser makes of it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +38,7 @@ import ctypes, sys
 from llama_cpp import llama_cpp as c
 c.llama_backend_init()
 params = c.llama_model_quantize_default_params()
-params.ftype = c.LLAMA_FTYPE_MOSTLY_Q4_0
+params.ftype, params.pure = getattr(c, "LLAMA_FTYPE_MOSTLY_" + sys.argv[3]), len(sys.argv) > 4
 sys.exit(c.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(params)))
 """
 
@@ -52,10 +54,17 @@ class Size:
 
 
 RANDOM = {"random-0.5b": Size(24, 1280, 3456, 5), "random-1.5b": Size(30, 2048, 5632, 8)}
+SMALL = Size(4, 512, 1536, 4)
+QUANTIZED = {
+    f"small-{name.lower()}": name
+    for name in ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS")
+} | {"small-mxfp4": "MXFP4_MOE"}
+"""Made of the small model, by llama.cpp's names; of MXFP4 are all of its matrices, not those of experts."""
 
 
-def random_model(path: Path, size: Size, default: Path) -> None:
-    """A Llama model whose matrices are random Q4_0 blocks, scaled so that activations keep their size."""
+def random_model(path: Path, size: Size, default: Path, encoding: enc.Encoding) -> None:
+    """A Llama model whose matrices are random Q4_0 blocks or F16 numbers, scaled so that activations keep
+    their size."""
     with GgufFile.open(default) as file:
         metadata = file.metadata.typed()
         tokenizer = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
@@ -70,8 +79,14 @@ def random_model(path: Path, size: Size, default: Path) -> None:
     specs = weight_specs(config)
     count = sum(prod(spec.shape) for spec in specs.values())
     print(f"{path.name}: {count / 1e9:.2f} B parameters")
-    head = {**to_gguf(config), "general.name": path.stem, "general.file_type": 2, **tokenizer}
-    tensors = (_random(spec.gguf, spec.shape, seed) for seed, spec in enumerate(specs.values()))
+    head = {
+        **to_gguf(config),
+        "general.name": path.stem,
+        "general.file_type": 2 if encoding == enc.Q4_0 else 1,
+        **tokenizer,
+    }
+    made = _random if encoding == enc.Q4_0 else _normal
+    tensors = (made(spec.gguf, spec.shape, seed) for seed, spec in enumerate(specs.values()))
     write_gguf(path, head, tensors)
 
 
@@ -93,18 +108,26 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> TensorSource:
     return TensorSource(name, shape, enc.Q4_0, data)
 
 
+def _normal(name: str, shape: tuple[int, ...], seed: int) -> TensorSource:
+    if len(shape) == 1:
+        return _random(name, shape, seed)
+    values = np.random.default_rng(seed).standard_normal(shape, np.float32) / sqrt(shape[-1])
+    return TensorSource(name, shape, enc.F16, values.astype(np.float16))
+
+
 def main() -> None:
-    made = [*CONVERTED, "q4_0", *RANDOM]
+    made = [*CONVERTED, "q4_0", *RANDOM, "small-f16", *QUANTIZED]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--llama-python", help="a Python with llama-cpp-python, for q4_0")
+    parser.add_argument("--llama-python", help="a Python with llama-cpp-python")
     parser.add_argument("--only", nargs="+", choices=made, help="of all that can be made")
     options = parser.parse_args()
     wanted = options.only or made
-    if "q4_0" in wanted and not options.llama_python:
-        parser.error("q4_0 needs --llama-python; leave it out with --only")
+    quantized = [name for name in ("q4_0", *QUANTIZED) if name in wanted]
+    if quantized and not options.llama_python:
+        parser.error(f"{', '.join(quantized)} need --llama-python; leave them out with --only")
     options.folder.mkdir(parents=True, exist_ok=True)
     default = hub.resolve(hub.DEFAULT_MODEL, progress=True).path
 
@@ -114,12 +137,17 @@ def main() -> None:
     for name in CONVERTED:
         if name in wanted or (name == "f16" and "q4_0" in wanted and not path(name).exists()):
             convert(default, path(name), ENCODINGS[name])
-    if "q4_0" in wanted:
-        command = [options.llama_python, "-c", _QUANTIZE, str(path("f16")), str(path("q4_0"))]
-        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     for name, size in RANDOM.items():
         if name in wanted:
-            random_model(path(name), size, default)
+            random_model(path(name), size, default, enc.Q4_0)
+    if "small-f16" in wanted or (set(quantized) & set(QUANTIZED) and not path("small-f16").exists()):
+        random_model(path("small-f16"), SMALL, default, enc.F16)
+    for name in quantized:
+        source = path("f16" if name == "q4_0" else "small-f16")
+        kind = QUANTIZED.get(name, "Q4_0")
+        command = [options.llama_python, "-c", _QUANTIZE, str(source), str(path(name)), kind]
+        command += ["pure"] if kind == "MXFP4_MOE" else []
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     for name in made:
         if path(name).exists():
             print(f"{path(name)}  {path(name).stat().st_size / 1e6:.0f} MB")
