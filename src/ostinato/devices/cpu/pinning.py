@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 
 from ostinato.host import cgroup
@@ -38,12 +38,11 @@ def stay(cpus: Set[int]) -> None:
         os.sched_setaffinity(0, cpus)
 
 
-@contextlib.contextmanager
-def away_from(cpus: Sequence[int]) -> Iterator[None]:
-    """The calling thread meanwhile uses none of these CPUs, of all that the main thread may use."""
-    mask = os.sched_getaffinity(0)
-    stay(os.sched_getaffinity(os.getpid()).difference(cpus))
+def staying(cpus: Set[int], call: Callable[[int, int], int], control: int, job: int) -> int:
+    """What the call returns, made while the calling thread keeps to these CPUs: some 8 us more."""
+    before = os.sched_getaffinity(0)
+    stay(cpus)
     try:
-        yield
+        return call(control, job)
     finally:
-        stay(mask)
+        stay(before)

@@ -43,6 +43,7 @@ class ThreadPool:
         self._waiting = waiting.best() if _waiting is None else _waiting
         self._native = Native.of(isa)
         self._places = pinning.places(threads) if env.pin() else []
+        self._callers = _cpus().difference(self._places[1:])
         self._block = memory.allocate(at.nbytes(threads))
         self._control = self._block.address
         self._scratch: list[memory.Buffer] = []
@@ -53,7 +54,7 @@ class ThreadPool:
         self._refusal: type[OstinatoError] = PoolClosed
         self._set(at.THREADS, threads)
         # Where threads are more than CPUs, one that loops is in the way.
-        self._set(at.PATIENCE, sync.turns(isa, _PATIENCE) if threads <= _cpus() else 0)
+        self._set(at.PATIENCE, sync.turns(isa, _PATIENCE) if threads <= len(_cpus()) else 0)
         self._set(at.LINGER, sync.turns(isa, _LINGER))
         self._set(at.WAKE, self._waiting.wake)
         self._set(at.YIELD, waiting.offer_cpu())
@@ -123,8 +124,7 @@ class ThreadPool:
 
     def _run_pinned(self, control: int, job: int) -> int:
         """A caller on a worker's CPU would take turns with it, and Linux may leave it there for long."""
-        with pinning.away_from(self._places[1:]):
-            return self._native.run(control, job)
+        return pinning.staying(self._callers, self._native.run, control, job)
 
     def _grow(self, nbytes: int) -> None:
         with self._lock:
@@ -154,9 +154,9 @@ def _refuse(control: int, job: int) -> int:
     return 1
 
 
-def _cpus() -> int:
-    """How many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _cpus() -> set[int]:
+    """The CPUs that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _after_fork() -> None:
