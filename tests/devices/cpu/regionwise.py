@@ -48,11 +48,11 @@ CAPACITY, CACHED = 140, 131
 Values = Mapping[NodeId, np.ndarray]
 
 
-def with_weights(model: Model, encoding: Encoding) -> Model:
+def with_weights(model: Model, encoding: Encoding, which: Recode = Recode.FLOATS) -> Model:
     """The model with its matrices in `encoding`, where their rows are whole blocks of it."""
     tensors = {}
     for name, tensor in model.weights.items():
-        target = recoded(tensor.encoding, tensor.shape, encoding, Recode.FLOATS)
+        target = recoded(tensor.encoding, tensor.shape, encoding, which)
         tensors[name] = tensor
         if target != tensor.encoding:
             tensors[name] = replace(tensor, encoding=target, stored=tensor.encoding)
