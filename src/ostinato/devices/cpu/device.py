@@ -23,7 +23,7 @@ from ostinato.devices.cpu.memory import Heap, allocate
 from ostinato.devices.cpu.packing import VECTOR, pack
 from ostinato.devices.cpu.profile import Recorder
 from ostinato.devices.cpu.program import CpuProgram
-from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding, slab_layout
+from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding, slab_layout, slab_role
 from ostinato.devices.cpu.weights import GROUP, PACKED
 from ostinato.errors.device import DeviceMismatch, OutOfDeviceMemory
 from ostinato.errors.graph import BindingMismatch
@@ -60,7 +60,7 @@ class CpuDevice:
         """`isa` is by default the best that this machine has, or what OSTINATO_CPU names; without `cache`
         code is compiled anew in each process.
 
-        Raises NativeCompilerMissing, InstructionSetMissing, UnknownInstructionSet.
+        Raises NativeCompilerMissing, InstructionSetMissing, InvalidSetting (OSTINATO_CPU).
         """
         self.location = Location("cpu", ordinal)
         self.engine = Engine(isa or isas.select(), cache, threads)
@@ -77,11 +77,7 @@ class CpuDevice:
                 }
             ),
             vector_layouts=MappingProxyType(dict.fromkeys(CODECS, WeightLayout(VECTOR, enc.F32))),
-            kv_layouts=MappingProxyType(
-                {
-                    dtype: slab_layout(dtype) for dtype in (DType.F16, DType.F32)
-                }
-            ),
+            kv_layouts=MappingProxyType({dtype: slab_layout(dtype) for dtype in (DType.F16, DType.F32)}),
             regions=frozenset(REGIONS),
             row_group=GROUP,
             write_path=write_path,
@@ -105,7 +101,7 @@ class CpuDevice:
     def write(self, array: HostArray, target: Storage) -> None:
         self._check(target)
         room = target.parts[0].data.array
-        role = _slab_role(target)
+        role = slab_role(target.encoding)
         if role is not None:
             SlabGeometry.of(array.shape, target.dtype, role).from_logical(array_of(array, target.dtype), room)
             return
@@ -119,7 +115,7 @@ class CpuDevice:
     def download(self, storage: Storage, shape: tuple[int, ...]) -> HostArray:
         self._check(storage)
         room = storage.parts[0].data.array
-        role = _slab_role(storage)
+        role = slab_role(storage.encoding)
         if role is not None:
             return SlabGeometry.of(shape, storage.dtype, role).to_logical(room)
         copied: HostArray = room.view(storage.dtype.numpy)[: prod(shape)].reshape(shape).copy()
@@ -186,13 +182,3 @@ class CpuDevice:
     def _check(self, storage: Storage) -> None:
         if storage.location != self.location:
             raise DeviceMismatch("the storage", str(self.location), str(storage.location))
-
-
-def _slab_role(storage: Storage) -> str | None:
-    """ "k" or "v" for a slab, None for everything else."""
-    if storage.encoding.is_plain:
-        return None
-    for role in ("k", "v"):
-        if storage.encoding == slab_encoding(storage.dtype, role):
-            return role
-    return None

@@ -10,7 +10,7 @@ from ostinato.devices.cpu.kernels.attention_shape import SPAN
 from ostinato.devices.cpu.kernels.rope import RopeRows
 from ostinato.devices.cpu.kernels.slab_write import SlabWrite
 from ostinato.devices.cpu.lowering import Located, Lower, Lowering
-from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding
+from ostinato.devices.cpu.slabs import SlabGeometry, slab_role
 from ostinato.devices.cpu.tape import Items, Place
 from ostinato.devices.cpu.views import contiguous
 from ostinato.ir.graph import Node
@@ -127,7 +127,8 @@ def _slab_write(low: Lowering, node: Node) -> bool:
         places = low.cell(node.op.start), low.cell(node.op.count)
     else:
         places = low.at(low[span[0]]), low.at(low[span[1]])
-    role = "k" if low.slab_encoding(slab) == slab_encoding(low[slab].view.dtype, "k") else "v"
+    role = slab_role(low.slab_encoding(slab))
+    assert role is not None, "only slabs are written"
     _write(low, slab, role, low[rows], places, None)
     low.same_memory(node.id, slab)
     return True

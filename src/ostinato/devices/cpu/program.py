@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from types import MappingProxyType
 
 from ostinato.device.contract import CaptureRefusal, HostArray, Workspace, fitting
@@ -18,6 +18,8 @@ from ostinato.devices.cpu.image import Image, Job
 from ostinato.devices.cpu.lower import lower
 from ostinato.devices.cpu.memory import Buffer, allocate
 from ostinato.devices.cpu.profile import stages_of
+from ostinato.devices.cpu.slabs import SlabGeometry, slab_role
+from ostinato.devices.cpu.weights import STORED
 from ostinato.errors.device import (
     DeviceMismatch,
     IndexOutOfRange,
@@ -26,9 +28,11 @@ from ostinato.errors.device import (
     WorkspaceBusy,
 )
 from ostinato.errors.graph import BindingMismatch, UnboundConst
+from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
-from ostinato.ir.shape import NodeId, elements, is_sized, resolve
-from ostinato.ir.symbols import SymEnv
+from ostinato.ir.shape import NodeId, elements, is_sized, is_static, resolve
+from ostinato.ir.symbols import SymEnv, SymId
 
 _NO_OVERLAY: Mapping[NodeId, Storage] = MappingProxyType({})
 
@@ -86,6 +90,9 @@ class CpuProgram:
             raise DeviceMismatch("the workspace", str(location), str(workspace.location))
         bound = {slot.node: checked(slot, slots, location) for slot in self.segment.inputs}
         bound |= {slot.node: checked(slot, outputs, location) for slot in self.segment.outputs}
+        for slot in (*self.segment.inputs, *self.segment.outputs):
+            if is_static(slot.shape):
+                check_extent(slot, bound[slot.node], SymEnv())
         return CpuBound(self, bound, workspace)
 
 
@@ -104,11 +111,31 @@ def checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) 
 
 
 def check_extent(slot: Slot, storage: Storage, env: SymEnv) -> None:
-    """Raises BindingMismatch for a plain storage that holds less than the slot's shape."""
-    if slot.encoding.is_plain and is_sized(slot.shape):
-        needed = elements(slot.shape, env) * slot.dtype.nbytes
+    """The guard of all memory that is bound: kernels rely on it. Raises BindingMismatch."""
+    if is_sized(slot.shape):
+        needed = stored_bytes(resolve(slot.shape, env), slot.dtype, slot.encoding)
         if needed > storage.nbytes:
             raise BindingMismatch(slot.label, "extent", f"{needed} bytes", f"{storage.nbytes} bytes")
+
+
+def stored_bytes(shape: tuple[int, ...], dtype: DType, encoding: Encoding) -> int:
+    """Bytes of a plain value, a packed weight or a slab."""
+    if encoding.is_plain:
+        return prod(shape) * dtype.nbytes
+    form = STORED.get(encoding)
+    if form is not None:
+        return form.packed_bytes(prod(shape[:-1]), shape[-1])
+    role = slab_role(encoding)
+    assert role is not None, "nothing else is bound"
+    return SlabGeometry.of(shape, dtype, role).nbytes
+
+
+def check_bounds(bounds: Mapping[SymId, int], env: SymEnv) -> None:
+    """The guard of the arena, which has room for so much. Raises BindingMismatch."""
+    for symbol, value in env.items():
+        most = bounds.get(symbol)
+        if most is not None and value > most:
+            raise BindingMismatch(str(symbol), "extent", f"at most {most}", str(value))
 
 
 class CpuBound:
@@ -121,48 +148,56 @@ class CpuBound:
         self._storages = storages
         self._workspace = workspace
         self._changing = [slot for slot in program.segment.inputs if slot.changing]
+        self._growing = [slot for slot in program.segment.outputs if not is_static(slot.shape)]
         self._job = Job(program.image, workspace.arena.address, workspace.counters.address)
         for node, storage in storages.items():
             self._point(node, storage)
-        self.overlaid = True
-        """Whether the job may point at another run's data."""
+        self.prepared_for: CpuCapture | None = None
+        """The capture whose data and symbols the job has; None after any other run."""
 
     def _point(self, node: NodeId, storage: Storage) -> None:
         self._job.point(node, storage.parts[0].data.address)
 
     def run(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = _NO_OVERLAY) -> Done:
         """Raises WorkspaceBusy, UnboundSymbol, BindingMismatch, IndexOutOfRange."""
-        with self.owned():
-            self.point_inputs(env, overlay)
+        self.enter()
+        try:
+            self.prepare(env, overlay)
             self.run_owned()
+        finally:
+            self.leave()
         return _DONE
 
-    def point_inputs(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = _NO_OVERLAY) -> None:
+    def prepare(self, env: SymEnv, overlay: Mapping[NodeId, Storage] = _NO_OVERLAY) -> None:
         """Let the image read this run's data: what the overlay brings, and what was bound for all else."""
-        location = self._program.segment.location
+        segment = self._program.segment
+        check_bounds(segment.bounds, env)
+        data = {}
         for slot in self._changing:
             fresh = slot.node in overlay
-            storage = checked(slot, overlay, location) if fresh else self._storages[slot.node]
+            storage = checked(slot, overlay, segment.location) if fresh else self._storages[slot.node]
             check_extent(slot, storage, env)
-            self._point(slot.node, storage)
+            data[slot.node] = storage
+        for slot in self._growing:
+            check_extent(slot, self._storages[slot.node], env)
+        self.prepared_for = None
+        for node, storage in data.items():
+            self._point(node, storage)
         self._job.set_symbols(env)
-        self.overlaid = bool(overlay)
 
-    @contextmanager
-    def owned(self) -> Iterator[None]:
-        """The right to run and to write what a run reads; raises WorkspaceBusy."""
+    def enter(self) -> None:
+        """Take the right to run and to write what a run reads; raises WorkspaceBusy."""
         if not self._workspace.in_flight.acquire(blocking=False):
             raise WorkspaceBusy(str(self._workspace.location))
-        try:
-            yield
-        finally:
-            self._workspace.in_flight.release()
+
+    def leave(self) -> None:
+        self._workspace.in_flight.release()
 
     def run_owned(self) -> None:
-        """Run within `owned`; one foreign call."""
+        """Run between `enter` and `leave`; one foreign call."""
         program, pool, recorder = self._program, self._program.engine.pool, self._program.engine.recorder
         if recorder is None:
-            pool.run(self._job.address, program.tape.scratch_bytes)
+            pool.run(self._job.address, program.scratch_bytes)
         else:
             recorder.run(pool, self._job, program.tape, program.stages)
         error = self._job.error
@@ -200,28 +235,38 @@ class CpuCapture:
         self._bound = bound
         self._varying = varying
         self._env = env
-        with bound.owned():
-            bound.point_inputs(env)
+        bound.enter()
+        try:
+            self._prepare()
+        finally:
+            bound.leave()
+    def _prepare(self) -> None:
+        self._bound.prepare(self._env)
+        self._bound.prepared_for = self
 
     def replay(self, values: Mapping[NodeId, HostArray]) -> Done:
         fitted = self.check(values)
         bound = self._bound
-        with bound.owned():
-            if bound.overlaid:  # a run with other data came between
-                bound.point_inputs(self._env)
-            for node, value in fitted.items():
-                self._varying[node][1][...] = value
+        bound.enter()
+        try:
+            if bound.prepared_for is not self:  # a run with other data came between
+                self._prepare()
+            for buffer, value in fitted:
+                buffer[...] = value
             bound.run_owned()
+        finally:
+            bound.leave()
         return _DONE
 
-    def check(self, values: Mapping[NodeId, HostArray]) -> Mapping[NodeId, HostArray]:
-        """The values as they go into the buffers; raises UnboundConst, NotVarying or BindingMismatch."""
-        for node in values:
-            if node not in self._varying:
-                raise NotVarying(node, tuple(self._varying))
-        fitted = {}
-        for node, (slot, buffer) in self._varying.items():
-            if node not in values:
-                raise UnboundConst(slot.label, "varying input")
-            fitted[node] = fitting(slot.label, values[node], buffer.shape, slot.dtype)
-        return fitted
+    def check(self, values: Mapping[NodeId, HostArray]) -> Sequence[tuple[HostArray, HostArray]]:
+        """Buffers, and the values that go into them; raises UnboundConst, NotVarying or BindingMismatch."""
+        if values.keys() != self._varying.keys():
+            for node in values:
+                if node not in self._varying:
+                    raise NotVarying(node, tuple(self._varying))
+            missing = next(slot for node, (slot, _) in self._varying.items() if node not in values)
+            raise UnboundConst(missing.label, "varying input")
+        return [
+            (buffer, fitting(slot.label, values[node], buffer.shape, slot.dtype))
+            for node, (slot, buffer) in self._varying.items()
+        ]

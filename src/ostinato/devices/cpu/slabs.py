@@ -40,6 +40,11 @@ def slab_encoding(dtype: DType, role: str) -> Encoding:
     return _ENCODINGS[dtype, role]
 
 
+def slab_role(encoding: Encoding) -> str | None:
+    """ "k" or "v" for the encoding of a slab, None for any other."""
+    return next((role for (_, role), known in _ENCODINGS.items() if known == encoding), None)
+
+
 def slab_layout(dtype: DType) -> SlabLayout:
     """What plans know of it."""
     return SlabLayout(slab_encoding(dtype, "k"), slab_encoding(dtype, "v"), (BLOCK, 1), (BLOCK, LANES))
