@@ -87,8 +87,9 @@ class LlamaWorker:
     def _ask(self, **asked: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended; what it said last may still be there
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"{self.name}: the worker has ended, see above")
