@@ -16,7 +16,7 @@ from ostinato.ir import encoding as e
 from ostinato.ir.encoding import Encoding
 
 ENCODINGS = (
-    *(e.Q4_0, e.Q4_1, e.Q8_0, e.Q5_0, e.IQ4_NL),
+    *(e.Q4_0, e.Q4_1, e.Q8_0, e.Q5_0, e.Q5_1, e.IQ4_NL, e.MXFP4),
     *(e.Q4_K, e.Q5_K, e.Q6_K),
     *(e.F16, e.BF16, e.F32),
 )
@@ -73,6 +73,8 @@ def test_every_kind_of_scale_comes_back(kernels: Kernels, encoding: Encoding) ->
     raw = encoded(encoding, N, case[1]).reshape(N, -1, encoding.block_bytes)
     if encoding in (e.F16, e.BF16):
         raw[:, : len(halves)] = halves.view(np.uint8).reshape(-1, 2)
+    elif encoding == e.MXFP4:
+        raw[:, :, 0] = np.array([*range(60), *range(196, 256)]).reshape(raw.shape[:2])
     else:
         for at, start in zip(SCALES[encoding], (0, 3), strict=False):
             found = np.resize(np.roll(halves, start), raw.shape[:2])

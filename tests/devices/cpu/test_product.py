@@ -17,10 +17,12 @@ from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec
 from ostinato.devices.cpu.weights import FORMS
 
 ROWS = 33
+FURTHER = ("q5_0.r16", "q5_1.r16", "iq4_nl.r16", "mxfp4.r16")
 SUPERS = [name for name, form in FORMS.items() if form.source.block == 256]
 SHAPES = [
     *((form, 17, k) for form in ("q4_0.r16", "q4_1.r16", "q8_0.r16") for k in (32, 64, 96, 160, 576)),
     *((form, 17, k) for form in ("f16.r16", "bf16.r16", "f32.r16") for k in (1, 7, 20, 64)),
+    *((form, 17, k) for form in FURTHER for k in (96, 576)),
     *((form, 17, k) for form in SUPERS for k in (256, 1024)),
     *((form, n, 96) for form in ("q4_1.r16", "f16.r16") for n in (1, 15, 16, 40)),
 ]

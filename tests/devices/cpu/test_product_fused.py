@@ -169,7 +169,7 @@ def test_the_one_row_loop_folds_its_broadcasts_into_the_products(form: str) -> N
 
 def test_a_set_with_256_bit_vectors_stays_within_them() -> None:
     module = Module(ISAS["avxvnni"])
-    for form in ("q4_1.r16", "q8_0.r16", "q5_k.r16", "q6_k.r16"):
+    for form in ("q4_1.r16", "q8_0.r16", "iq4_nl.r16", "q5_k.r16", "q6_k.r16"):
         for many in (False, True):
             Product(form, 512, 64, many=many).emit(module)
     text = assembly(module.text(), module.isa)

@@ -30,7 +30,9 @@ def encoded(encoding: Encoding, n: int, k: int, seed: int = 0) -> np.ndarray:
         values = rng.standard_normal((n, k), np.float32)
         return np.ascontiguousarray(ENCODERS[encoding].encode(values))
     raw = rng.integers(0, 256, (n, k // encoding.block, encoding.block_bytes), np.uint8)
-    for at in SCALES[encoding]:
+    if encoding == e.MXFP4:
+        raw[..., 0] = rng.integers(125, 131, raw.shape[:2])  # whose powers of two are near 1
+    for at in SCALES.get(encoding, ()):
         raw[..., at : at + 2] = rng.standard_normal(raw.shape[:2]).astype("<f2")[..., None].view(np.uint8)
     return raw.reshape(n, -1)
 

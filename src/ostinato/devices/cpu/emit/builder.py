@@ -37,7 +37,7 @@ class Module:
     def function(
         self, name: str, params: str, returns: Type = VOID, *, exported: bool = True, noalias: bool = False
     ) -> Function:
-        """A new function; `params` as in IR without the percent signs: `"ptr x, i64 n"`."""
+        """A new function; `params` as in IR without the percent signs: `"ptr x, <4 x i8> v"`."""
         assert name not in self._functions, name
         function = self._functions[name] = Function(self, name, params, returns, exported, noalias)
         return function
@@ -216,8 +216,8 @@ class Function:
         self._params: dict[str, Value] = {}
         declared = []
         for param in filter(None, (part.strip() for part in params.split(","))):
-            kind, label = param.split()
-            self._params[label] = Value(self, Type(kind), f"%{label}")
+            kind, label = param.rsplit(maxsplit=1)
+            self._params[label] = Value(self, Type.of(kind), f"%{label}")
             declared.append(f"{kind} noalias %{label}" if noalias and kind == "ptr" else f"{kind} %{label}")
         self._declared = ", ".join(declared)
 

@@ -27,6 +27,12 @@ class Type:
     element: str
     lanes: int = 0
 
+    @classmethod
+    def of(cls, text: str) -> Type:
+        """The type that IR writes so."""
+        lanes, _, element = text.strip("<>").rpartition(" x ")
+        return cls(element, int(lanes or 0))
+
     def x(self, lanes: int) -> Type:
         """A vector of this element; 0 lanes are a scalar."""
         return Type(self.element, lanes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ostinato.devices.cpu.emit.builder import Function, Value
-from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, I32V
+from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, I32V, Type
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.dot import dot_block
 from ostinato.devices.cpu.kernels.halves import widen
@@ -44,6 +44,7 @@ class BlockForm(PackedForm):
     unit: ClassVar[UnitLayout]
     limit: ClassVar[int]
     """The greatest byte that `bytes_of` gives."""
+    scale_type: ClassVar[Type] = I16
     over: ClassVar[int]
     """What the bytes have too much."""
 
@@ -51,7 +52,7 @@ class BlockForm(PackedForm):
         return units(k) * self.unit.nbytes
 
     @abstractmethod
-    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
+    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
         """The block's quants at `offset`, unsigned: 8 times 64 bytes, four elements of 16 rows each."""
 
     @abstractmethod
@@ -62,6 +63,10 @@ class BlockForm(PackedForm):
     def values(self, f: Function, words: Sequence[Value]) -> list[Value]:
         """The inverse of `words`: 32 f32 in two vectors, before scale and minimum."""
 
+    def scale(self, f: Function, bits: Value) -> Value:
+        """A block's scales or minima, of type `scale_type`, as f32."""
+        return widen(f, bits)
+
     def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
         layout, meta = self.unit, units(k) * UNIT
         start = {str(t): f.zero(F32V) for t in range(len(rows))}
@@ -70,10 +75,10 @@ class BlockForm(PackedForm):
             quants = [f.at(row, u * UNIT) for row in rows]
             records = [f.at(f.at(row, u * (2 * RECORD)), meta) for row in rows]
             for b in range(2):
-                weights = self.bytes_of(f, isa, unit, layout.quants[b])
-                scale = widen(f, f.load(I16.x(GROUP), unit, layout.scales[b]))
+                weights = self.bytes_of(f, unit, layout.quants[b])
+                scale = self.scale(f, f.load(self.scale_type.x(GROUP), unit, layout.scales[b]))
                 if layout.mins is not None:
-                    minimum = widen(f, f.load(I16.x(GROUP), unit, layout.mins[b]))
+                    minimum = self.scale(f, f.load(self.scale_type.x(GROUP), unit, layout.mins[b]))
                 for t in range(len(rows)):
                     record = f.at(records[t], b * RECORD)
                     acc = start_of(f, record, self.over)
@@ -98,14 +103,16 @@ class BlockForm(PackedForm):
                         block = f.at(row, (u * 2 + b) * step)
                         if b == 1 and blocks % 2:
                             block = (u * 2 + 1).lt(blocks).select(block, sources.zeros)
-                        self._pack_block(f, block, f.at(unit, lane * 4), f.at(unit, lane * 2), b)
+                        self._pack_block(f, block, unit, lane, b)
 
-    def _pack_block(self, f: Function, block: Value, quants: Value, scales: Value, b: int) -> None:
+    def _pack_block(self, f: Function, block: Value, unit: Value, lane: Value, b: int) -> None:
+        kind = self.scale_type
+        quants, scales = f.at(unit, lane * 4), f.at(unit, lane * kind.nbytes)
         for i, word in enumerate(self.words(f, block)):
             f.store(word, quants, self.unit.quants[b] + 4 * GROUP * i)
-        f.store(f.load(I16, block, align=1), scales, self.unit.scales[b])
+        f.store(f.load(kind, block, align=1), scales, self.unit.scales[b])
         if self.unit.mins is not None:
-            f.store(f.load(I16, block, 2, align=1), scales, self.unit.mins[b])
+            f.store(f.load(kind, block, kind.nbytes, align=1), scales, self.unit.mins[b])
 
     def unpack(self, f: Function, k: int, w: Value, lane: Value, out: Value) -> None:
         layout = self.unit
@@ -118,14 +125,15 @@ class BlockForm(PackedForm):
 
     def _unpack_block(self, f: Function, unit: Value, lane: Value, b: int, out: Value) -> None:
         layout = self.unit
-        quants, scales = f.at(unit, lane * 4), f.at(unit, lane * 2)
+        kind = self.scale_type
+        quants, scales = f.at(unit, lane * 4), f.at(unit, lane * kind.nbytes)
         count = (layout.scales[0] - layout.quants[0]) // (4 * GROUP)
         words = [f.load(I32, quants, layout.quants[b] + 4 * GROUP * i) for i in range(count)]
-        scale = f.broadcast(widen(f, f.load(I16, scales, layout.scales[b])))
+        scale = f.broadcast(self.scale(f, f.load(kind, scales, layout.scales[b])))
         for i, value in enumerate(self.values(f, words)):
             value = value * scale
             if layout.mins is not None:
-                value = value + f.broadcast(widen(f, f.load(I16, scales, layout.mins[b])))
+                value = value + f.broadcast(self.scale(f, f.load(kind, scales, layout.mins[b])))
             f.store(value, out, 4 * BLOCK * b + 4 * GROUP * i)
 
 

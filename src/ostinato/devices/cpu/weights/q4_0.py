@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import I32
-from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.weights.bits import load_nibbles, nibbles, wide
 from ostinato.devices.cpu.weights.blocks import BlockForm, UnitLayout
 from ostinato.ir.encoding import Encoding
@@ -21,7 +20,7 @@ class NibbleForm(BlockForm):
 
     limit = 15
 
-    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
+    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
         return load_nibbles(f, w, offset)
 
     def words(self, f: Function, block: Value) -> list[Value]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import I32
-from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.weights.bits import load_nibbles, nibble_words, nibbles, wide
 from ostinato.devices.cpu.weights.blocks import UnitLayout
 from ostinato.devices.cpu.weights.supers32 import SuperForm32
@@ -26,7 +25,7 @@ class Q4_KForm(SuperForm32):  # noqa: N801  (ggml's name)
     limit = 15
     d, dmin = 0, 2
 
-    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
+    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
         return load_nibbles(f, w, offset)
 
     def words(self, f: Function, block: Value) -> list[list[Value]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostinato.devices.cpu.emit.builder import Function, Value
-from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.weights.bits import (
     field_words,
     fields,
@@ -34,7 +33,7 @@ class Q5_KForm(SuperForm32):  # noqa: N801  (ggml's name)
     limit = 31
     d, dmin = 0, 2
 
-    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
+    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
         low, high = load_nibbles(f, w, offset), load_fields(f, w, offset + 256, bits=1, to=4)
         return [a | b for a, b in zip(low, high, strict=True)]
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import I16
-from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.weights.bits import (
     field_words,
     fields,
@@ -35,7 +34,7 @@ class Q6_KForm(SuperForm16):  # noqa: N801  (ggml's name)
     over = 32
     d = 208
 
-    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
+    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
         low, high = load_nibbles(f, w, offset), load_fields(f, w, offset + 256, bits=2, to=4)
         return [a | b for a, b in zip(low, high, strict=True)]
 

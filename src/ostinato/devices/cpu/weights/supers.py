@@ -61,7 +61,7 @@ class SuperForm(PackedForm):
         return k // SUPER * self.unit_bytes
 
     @abstractmethod
-    def bytes_of(self, f: Function, isa: Isa, w: Value, offset: int) -> list[Value]:
+    def bytes_of(self, f: Function, w: Value, offset: int) -> list[Value]:
         """The block's quants at `offset`, unsigned: 8 times 64 bytes, four elements of 16 rows each."""
 
     @abstractmethod

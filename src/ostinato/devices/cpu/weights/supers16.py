@@ -34,7 +34,7 @@ class SuperForm16(SuperForm):
         """One row's scale bytes from its source block: eight i16."""
 
     def block(self, f: Function, isa: Isa, pair: Value, b: int) -> Add:
-        weights = self.bytes_of(f, isa, pair, self.pair.quants[b])
+        weights = self.bytes_of(f, pair, self.pair.quants[b])
         scales, *mins = self.widened(f.load(I8.x(2 * GROUP), pair, self.pair.scales[b]))
         both = scales.cast("bitcast", I32V)
         first, last = (both << 16).ashr(16), both.ashr(16)

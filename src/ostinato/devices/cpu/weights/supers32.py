@@ -23,7 +23,7 @@ class SuperForm32(SuperForm):
     """Whether scales are int8."""
 
     def block(self, f: Function, isa: Isa, pair: Value, b: int) -> Add:
-        weights = self.bytes_of(f, isa, pair, self.pair.quants[b])
+        weights = self.bytes_of(f, pair, self.pair.quants[b])
         scale = f.load(I8.x(GROUP), pair, self.pair.scales[b]).cast(self._widen, I32)
         minimum: list[Value] = []
         if self.pair.mins is not None:
