@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TypeVar, overload
 
 from ostinato.decode.borrowed import BorrowedLogits, lend
 from ostinato.decode.data import DecodeTokenData, data_by_node, varying
 from ostinato.decode.session import DecodeSession
 from ostinato.decode.want import LAST, Argmax, F32Array, LogitsWant, Result, Want, out_rows, picked, shaped
-from ostinato.device.contract import Captured, CaptureRefusal
+from ostinato.device.contract import Captured, CaptureRefusal, HostArray, OpenCapture, Pending
 from ostinato.device.segment import Segment
 from ostinato.device.storage import Storage
 from ostinato.errors.decode import StaleCapture
 from ostinato.ir.location import HOST
 from ostinato.ir.shape import NodeId
 from ostinato.ir.symbols import SymEnv
+from ostinato.models.rope import RopeTable
 from ostinato.plan.optimized import CopyStep
 from ostinato.runtime.compiled import BoundPlan
 from ostinato.runtime.context import InferenceContext
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureBuffers:
+    """A capture's inputs and results where they lie, in memory that the host can read and write."""
+
+    token_ids: HostArray
+    rope_cos: HostArray
+    rope_sin: HostArray
+    start: HostArray
+    logits: HostArray
+    argmax: HostArray
+    nbytes: int
+    """Of the inputs."""
+    ropes: RopeTable
+    bound: BoundPlan
+    run: Callable[[], Pending]
+    """Replay what the inputs hold."""
 
 
 class CapturedDecodeSession:
@@ -47,6 +68,7 @@ class CapturedDecodeSession:
         self._inputs = frozenset(buffers)
         self._nbytes = sum(storage.nbytes for storage in buffers.values())
         self._env = env
+        self._views: dict[NodeId, HostArray | None] = {}
 
     @classmethod
     def capture(
@@ -89,8 +111,47 @@ class CapturedDecodeSession:
         WorkspaceBusy before anything runs.
         """
         selected = out_rows(want, 1)
-        root, bound, env = self.session.root_of(want), self._bound, self._env
-        return picked(want, selected, shaped(want, self._replay(data, lambda: bound.fetch(root, env))))
+        root = self.session.root_of(want)
+        view = self._view(root)
+        if view is None:
+            return picked(want, selected, shaped(want, self._replay(data, partial(self._fetch, root))))
+        if isinstance(want, Argmax):
+            return int(self._replay(data, partial(view.item, 0)))
+        return picked(want, selected, shaped(want, self._replay(data, view.copy)))
+
+    @cached_property
+    def buffers(self) -> CaptureBuffers | None:
+        """None where the host doesn't reach them, or the family reads data that isn't the same few values."""
+        captured, step = self._captured, self.session.step
+        if not isinstance(captured, OpenCapture):
+            return None
+        inputs = captured.buffers
+        usual = {step.token_ids, step.rope_cos, step.rope_sin, step.start}
+        logits, argmax = (self._view(root) for root in self.session.optimized.roots[:2])
+        if inputs.keys() != usual or logits is None or argmax is None:
+            return None
+        assert step.start is not None
+        return CaptureBuffers(
+            token_ids=inputs[step.token_ids],
+            rope_cos=inputs[step.rope_cos],
+            rope_sin=inputs[step.rope_sin],
+            start=inputs[step.start],
+            logits=logits,
+            argmax=argmax,
+            nbytes=self._nbytes,
+            ropes=self.session.ropes,
+            bound=self._bound,
+            run=captured.run,
+        )
+
+    def _view(self, root: NodeId) -> HostArray | None:
+        """Where a replay leaves its results: the addresses are fixed, so the view is made once."""
+        if root not in self._views:
+            self._views[root] = self._bound.view(root, self._env)
+        return self._views[root]
+
+    def _fetch(self, root: NodeId) -> HostArray:
+        return self._bound.fetch(root, self._env)
 
     def borrow_token(self, data: DecodeTokenData) -> BorrowedLogits:
         """The same for a loop that reads the logits before its next step."""

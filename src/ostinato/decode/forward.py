@@ -98,6 +98,12 @@ def forward_with_kv_context_captured(
 ) -> Result:
     """The same through a capture of the held decode plan, for one token; a longer step, and a plan that can't
     be captured, run held, and the slot's statistics say why."""
+    replay = slot.replay
+    if replay is not None and replay.covers(model, tokens, cache, context, write_path, slot):
+        if isinstance(want, Argmax):
+            return replay.likeliest(tokens[0], slot)
+        if want is LAST:
+            return replay.logits(tokens[0], slot)
     request = StepRequest.checked(model, tokens, cache, context, want, write_path, slot)
     return request.healing(slot, request.captured, request.replan)
 
@@ -113,6 +119,9 @@ def borrow_logits(
 ) -> BorrowedLogits:
     """The logits of the last row, captured or held, for the loop that owns `slot` and reads them before its
     next step: the device's own buffer where the host can read it, and no copy."""
+    replay = slot.replay
+    if captured and replay is not None and replay.covers(model, tokens, cache, context, None, slot):
+        return replay.borrowed(tokens[0], slot)
     request = StepRequest.checked(model, tokens, cache, context, LAST, None, slot)
     return request.healing(
         slot, lambda slot: request.borrowed(slot, captured), lambda: request.replanned_loan(slot)

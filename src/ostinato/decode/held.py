@@ -37,6 +37,7 @@ from ostinato.ir.location import Location
 from ostinato.ir.shape import NodeId
 from ostinato.ir.symbols import SymEnv, SymId
 from ostinato.models.contract import Model
+from ostinato.models.rope import RopeTable
 from ostinato.plan.optimized import OptimizedGraph
 from ostinato.runtime.compiled import BoundPlan, CompiledPlan
 from ostinato.runtime.context import Bindings, InferenceContext
@@ -246,6 +247,11 @@ class HeldSession:
             raise TokenDataMismatch("offset", "at least 0", str(start))
         if start + count > self.max_seq_len:
             raise CapacityExceeded(start + count, self.max_seq_len)
+
+    @property
+    def ropes(self) -> RopeTable:
+        """The model's."""
+        return self._shared.ropes
 
     def data_of(self, ids: npt.NDArray[np.int64], start: int) -> DecodeTokenData:
         """The data of rows `ids` that stand at positions start, start + 1, …"""

@@ -15,6 +15,7 @@ from ostinato.decode.data import DecodeTokenData, check_tokens, data_by_node, sh
 from ostinato.decode.held import HeldSession
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.proven import ProvenRequest
+from ostinato.decode.replay import TokenReplay
 from ostinato.decode.session import DecodeSession, StepSession
 from ostinato.decode.shelf import structure_of
 from ostinato.decode.slot import (
@@ -137,6 +138,7 @@ class StepRequest:
             return self._held(slot)
         result = capture.replay_token(self._token(capture.session), want=self.want)
         slot.statistics.captured += 1
+        slot.replay = TokenReplay.of(slot.proven, self.cache, self.context, capture)
         return result
 
     def held(self, slot: DecodeSlot) -> Result:
@@ -151,6 +153,7 @@ class StepRequest:
         if capture is not None:
             lent = capture.borrow_token(self._token(capture.session))
             slot.statistics.captured += 1
+            slot.replay = TokenReplay.of(slot.proven, self.cache, self.context, capture)
         elif self.one_token:
             session = self._decode_session(slot)
             env = session.per_token_sym_env(self.cache.length)

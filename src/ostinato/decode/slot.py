@@ -13,6 +13,7 @@ from ostinato.decode.held import HeldSession
 from ostinato.decode.kv_cache import KvRebindSource
 from ostinato.decode.proven import ProvenRequest
 from ostinato.decode.rebind import RebindRefusal
+from ostinato.decode.replay import TokenReplay
 from ostinato.decode.session import DecodeSession
 from ostinato.decode.shelf import PlanShelf
 from ostinato.decode.validity import PlanStructure, PlanValidity, Verdict
@@ -40,7 +41,7 @@ class DecodeSlot:
 
     `sessions` are held plans by their row bound; the decode plan is the one of 1. `epoch` grows with every
     lease and every re-bind, `runs` with every lease and every step: logits lent before are stale then.
-    `proven` is what the last request was about.
+    `proven` is what the last request was about, `replay` the short way that a captured one leaves.
     """
 
     def __init__(self, shelf: PlanShelf | None = None) -> None:
@@ -49,6 +50,7 @@ class DecodeSlot:
         self.capture: CapturedDecodeSession | None = None
         self.capture_refusal: CaptureRefusal | None = None
         self.proven: ProvenRequest | None = None
+        self.replay: TokenReplay | None = None
         self.statistics = SlotStatistics()
         self.epoch = 0
         self.runs = 0
@@ -88,6 +90,7 @@ class DecodeSlot:
 def retire_capture(slot: DecodeSlot) -> None:
     """Drop a capture, and a refusal to capture, over addresses that are about to go."""
     slot.capture = None
+    slot.replay = None
     slot.capture_refusal = None
     slot.statistics.capture_refusal = None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,18 @@ class Captured(Protocol):
         """Write the varying inputs, all of them and no others, into their fixed buffers and run again.
 
         Raises UnboundConst, NotVarying, BindingMismatch or WorkspaceBusy before any buffer is written."""
+
+
+@runtime_checkable
+class OpenCapture(Captured, Protocol):
+    """A capture whose inputs lie in the host's reach: who owns it may write them there and `run`."""
+
+    @property
+    def buffers(self) -> Mapping[NodeId, HostArray]:
+        """The varying inputs."""
+
+    def run(self) -> Pending:
+        """Replay what they hold. Raises WorkspaceBusy."""
 
 
 class Workspace(Protocol):

@@ -23,11 +23,16 @@ class Engine:
     threads: int
     recorder: Recorder | None = None
     """While a profile is taken: runs go through it."""
+    _pool: ThreadPool | None = field(default=None, repr=False)
     _compiled: dict[tuple[Kernel, ...], Mapping[str, int]] = field(default_factory=dict, repr=False)
 
     @property
     def pool(self) -> ThreadPool:
-        return ThreadPool.of(self.threads, self.isa)
+        """The pool of so many threads. In a child of a fork it is still the parent's, which refuses."""
+        pool = self._pool
+        if pool is None or pool.threads != self.threads or pool.closed:
+            pool = self._pool = ThreadPool.of(self.threads, self.isa)
+        return pool
 
     def addresses(self, kernels: Iterable[Kernel]) -> Mapping[str, int]:
         """Kernels in one module, by symbol; written and compiled when they are first asked for together."""

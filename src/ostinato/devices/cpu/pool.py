@@ -99,6 +99,11 @@ class ThreadPool:
         if refused:
             raise self._refusal()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has stopped, and another can take its place."""
+        return self._start is _refuse and self._refusal is PoolClosed
+
     def close(self) -> None:
         """Stop the workers, after the run in flight if there is one. `of` makes a new pool then."""
         with ThreadPool._sharing:

@@ -240,9 +240,27 @@ class CpuCapture:
             self._prepare()
         finally:
             bound.leave()
+
     def _prepare(self) -> None:
         self._bound.prepare(self._env)
         self._bound.prepared_for = self
+
+    @property
+    def buffers(self) -> Mapping[NodeId, HostArray]:
+        """The inputs where they lie: a caller that owns them may write there, and `run`."""
+        return {node: array for node, (_, array) in self._varying.items()}
+
+    def run(self) -> Done:
+        """Replay what the inputs hold. Raises WorkspaceBusy, IndexOutOfRange."""
+        bound = self._bound
+        bound.enter()
+        try:
+            if bound.prepared_for is not self:  # a run with other data came between
+                self._prepare()
+            bound.run_owned()
+        finally:
+            bound.leave()
+        return _DONE
 
     def replay(self, values: Mapping[NodeId, HostArray]) -> Done:
         fitted = self.check(values)
