@@ -17,7 +17,7 @@ from ostinato.ir.encoding import Encoding
 
 ENCODINGS = (
     *(e.Q4_0, e.Q4_1, e.Q8_0, e.Q5_0, e.Q5_1, e.IQ4_NL, e.MXFP4),
-    *(e.Q4_K, e.Q5_K, e.Q6_K),
+    *(e.Q2_K, e.Q3_K, e.Q4_K, e.Q5_K, e.Q6_K, e.IQ4_XS),
     *(e.F16, e.BF16, e.F32),
 )
 N = 40  # two groups, and half of one

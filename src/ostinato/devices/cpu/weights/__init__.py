@@ -2,7 +2,7 @@
 
 | source | packed as | |
 | --- | --- | --- |
-| Q4_0 to Q8_0, IQ4_NL, MXFP4, Q4_K to Q6_K | themselves | activations in int8 |
+| Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4 | themselves | activations in int8 |
 | F16, BF16, F32 | themselves | activations stay f32 |
 | every other encoding with a codec | F32 | decoded once: exact, and several times the bytes |
 """
@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ostinato.devices.cpu.weights.iq4_nl import IQ4_NLForm
+from ostinato.devices.cpu.weights.iq4_xs import IQ4_XSForm
 from ostinato.devices.cpu.weights.mxfp4 import MXFP4Form
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, groups
 from ostinato.devices.cpu.weights.plain import BF16Form, F16Form, F32Form
+from ostinato.devices.cpu.weights.q2_k import Q2_KForm
+from ostinato.devices.cpu.weights.q3_k import Q3_KForm
 from ostinato.devices.cpu.weights.q4_0 import Q4_0Form
 from ostinato.devices.cpu.weights.q4_1 import Q4_1Form
 from ostinato.devices.cpu.weights.q4_k import Q4_KForm
@@ -38,9 +41,12 @@ _OWN: tuple[PackedForm, ...] = (
     Q8_0Form(e.Q8_0),
     IQ4_NLForm(e.IQ4_NL),
     MXFP4Form(e.MXFP4),
+    Q2_KForm(e.Q2_K),
+    Q3_KForm(e.Q3_K),
     Q4_KForm(e.Q4_K),
     Q5_KForm(e.Q5_K),
     Q6_KForm(e.Q6_K),
+    IQ4_XSForm(e.IQ4_XS),
     F16Form(e.F16),
     BF16Form(e.BF16),
     F32Form(e.F32),

@@ -75,6 +75,11 @@ def fields(f: Function, words: Sequence[Value], bits: int) -> Value:
     return parts[0]
 
 
+def bytes_less(word: Value, amount: int) -> Value:
+    """Each of the four bytes less `amount`, both below 128."""
+    return ((word ^ _bytes(0x80)) - _bytes(amount)) ^ _bytes(0x80)  # the top bits keep them apart
+
+
 def as_bytes(f: Function, words: Sequence[Value]) -> Value:
     """i32 scalars as one vector of their bytes."""
     vector = f.zero(I32.x(len(words)))
