@@ -14,7 +14,7 @@ from ostinato.ir import encoding as e
 from ostinato.ir.encoding import Encoding
 
 SCALES = {
-    **dict.fromkeys((e.Q4_0, e.Q5_0, e.Q8_0, e.IQ4_NL, e.IQ4_XS), (0,)),
+    **dict.fromkeys((e.Q4_0, e.Q5_0, e.Q8_0, e.IQ4_NL, e.IQ4_XS, e.IQ2_XXS), (0,)),
     **dict.fromkeys((e.Q4_1, e.Q5_1, e.Q4_K, e.Q5_K), (0, 2)),
     e.Q2_K: (80, 82),
     e.Q3_K: (108,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -29,6 +30,8 @@ VECTOR = "vector"
 """The layout of rank-1 weights: float32, one after another."""
 
 ROWS, OUT = NodeId(0), NodeId(1)
+_CONVERTED = 16 << 20
+"""Bytes of float32 rows that are made at once where packing doesn't read a tensor's own bytes."""
 
 
 def pack(
@@ -66,39 +69,65 @@ def _matrix(
     heap: Heap,
 ) -> Buffer:
     k = tensors[0].shape[-1]
-    n = sum(prod(tensor.shape[:-1]) for tensor in tensors)
-    sources = [_encoded_rows(form, tensor) for tensor in tensors]
-    rows = np.concatenate([addresses for addresses, _ in sources])[order]
-    table = np.zeros(groups(n) * GROUP, np.int64)
-    table[:n] = rows
-    buffer = _room(heap, form.packed_bytes(n, k), location)
-
-    kernel = Pack(form.source.name, k)
-    places = (Place(Slot(ROWS)), Place(Slot(OUT)))
-    step = Step(kernel, places, Items(groups(n)), (places[1],), "pack")
-    tape = Tape((step,), 0, 0)
-    job = Job(Image.of(tape, [engine.address(kernel)]))
-    job.point(ROWS, table.ctypes.data)
-    job.point(OUT, buffer.address)
-    engine.pool.run(job.address, tape.scratch_bytes)
+    buffer = _room(heap, form.packed_bytes(len(order), k), location)
+    if all(_lies_as(form, tensor) for tensor in tensors):
+        addresses = np.concatenate([_addresses(tensor) for tensor in tensors])
+        _pack_rows(form, k, addresses[order], engine, buffer.address)
+        return buffer
+    # Rows that are first decoded, or encoded anew, are so a few groups at a time.
+    step = max(1, _CONVERTED // (4 * k * GROUP))
+    for first in range(0, groups(len(order)), step):
+        rows = _converted(form, tensors, order[first * GROUP : (first + step) * GROUP])
+        out = buffer.address + first * form.group_bytes(k)
+        _pack_rows(form, k, rows.ctypes.data + rows.strides[0] * np.arange(len(rows)), engine, out)
     return buffer
 
 
-def _encoded_rows(
-    form: PackedForm, tensor: EncodedTensor
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """The address of each row's bytes, in the model's order, and the array that holds them."""
-    if form.reads != tensor.encoding:  # decoded by its codec, exactly
-        decoded = np.ascontiguousarray(CODECS[tensor.encoding].decode(tensor.rows()))
-        raw: npt.NDArray[np.uint8] = decoded.view(np.uint8).reshape(decoded.shape[0], -1)
-        order = None
-    elif tensor.stored is not None:
-        raw, order = np.ascontiguousarray(tensor.rows()), None
-    else:
-        raw, order = tensor.raw.reshape(-1, tensor.encoding.row_bytes(tensor.shape[-1])), tensor.row_order
-    first, stride = raw.ctypes.data, raw.strides[0]
-    numbers = np.arange(raw.shape[0]) if order is None else order
-    return first + stride * numbers.astype(np.int64), raw
+def _pack_rows(form: PackedForm, k: int, addresses: npt.NDArray[np.int64], engine: Engine, out: int) -> None:
+    """Whole groups at the address `out`, from the addresses of their rows' bytes."""
+    count = groups(len(addresses))
+    table = np.zeros(count * GROUP, np.int64)
+    table[: len(addresses)] = addresses
+    kernel = Pack(form.source.name, k)
+    places = (Place(Slot(ROWS)), Place(Slot(OUT)))
+    step = Step(kernel, places, Items(count), (places[1],), "pack")
+    tape = Tape((step,), 0, 0)
+    job = Job(Image.of(tape, [engine.address(kernel)]))
+    job.point(ROWS, table.ctypes.data)
+    job.point(OUT, out)
+    engine.pool.run(job.address, tape.scratch_bytes)
+
+
+def _lies_as(form: PackedForm, tensor: EncodedTensor) -> bool:
+    """Whether the tensor's bytes are rows as packing reads them."""
+    return tensor.stored is None and form.reads == tensor.encoding
+
+
+def _addresses(tensor: EncodedTensor) -> npt.NDArray[np.int64]:
+    """Of each row's bytes, in the model's order."""
+    raw = tensor.raw.reshape(-1, tensor.encoding.row_bytes(tensor.shape[-1]))
+    numbers = np.arange(len(raw)) if tensor.row_order is None else tensor.row_order
+    return raw.ctypes.data + raw.strides[0] * numbers.astype(np.int64)
+
+
+def _converted(
+    form: PackedForm, tensors: Sequence[EncodedTensor], picked: npt.NDArray[np.intp]
+) -> npt.NDArray[np.uint8]:
+    """The `picked` of all tensors' rows, one after another, as packing reads them: uint8 `[rows, bytes]`."""
+    k = tensors[0].shape[-1]
+    found = np.empty((len(picked), form.reads.row_bytes(k)), np.uint8)
+    start = 0
+    for tensor in tensors:
+        count = prod(tensor.shape[:-1])
+        mine = (picked >= start) & (picked < start + count)
+        numbers = picked[mine] - start
+        numbers = numbers if tensor.row_order is None else tensor.row_order[numbers]
+        rows = replace(tensor, shape=(len(numbers), k), row_order=numbers).rows()
+        if form.reads != tensor.encoding:
+            rows = CODECS[tensor.encoding].decode(rows).view(np.uint8)
+        found[mine] = rows
+        start += count
+    return found
 
 
 def _room(heap: Heap, nbytes: int, location: Location) -> Buffer:
