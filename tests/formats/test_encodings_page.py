@@ -6,14 +6,15 @@ import re
 import sys
 from pathlib import Path
 
+from ostinato.devices.cpu.weights import PACKED
 from ostinato.errors import NoEncoder, UnsupportedEncoding
 from ostinato.formats.encodings import CODECS, ENCODERS
 from ostinato.ir import encoding as e
 
 PAGE = Path(__file__).parents[2] / "docs" / "encodings.md"
 HEAD = """\
-| encoding | bits per weight | block | bytes | decode | encode | source |
-| --- | ---: | ---: | ---: | --- | --- | --- |
+| encoding | bits per weight | block | bytes | decode | encode | on `cpu` | source |
+| --- | ---: | ---: | ---: | --- | --- | ---: | --- |
 """
 
 
@@ -41,6 +42,7 @@ def table() -> str:
             each.block_bytes,
             "yes" if each in CODECS else "no",
             "yes" if each in ENCODERS else "no",
+            f"{PACKED[each].stored.bits:.4g}" if each in PACKED else "",
             source(each),
         )
         for each in known
