@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ostinato.devices.cpu.code_cache import CodeCache
 from ostinato.devices.cpu.compiler import compile_module
 from ostinato.devices.cpu.emit.builder import Module
+from ostinato.devices.cpu.idle_pages import release_compiler
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.pool import ThreadPool
 from ostinato.devices.cpu.profile import Recorder
+
+SETTLED = 1.0
+"""Seconds without compiling after which nothing more is expected to be."""
 
 
 @dataclass
@@ -24,6 +29,7 @@ class Engine:
     recorder: Recorder | None = None
     """While a profile is taken: runs go through it."""
     _pool: ThreadPool | None = field(default=None, repr=False)
+    _settling: threading.Timer | None = field(default=None, repr=False)
     _compiled: dict[tuple[Kernel, ...], Mapping[str, int]] = field(default_factory=dict, repr=False)
 
     @property
@@ -42,9 +48,18 @@ class Engine:
             for kernel in distinct:
                 kernel.emit(module)
             native = compile_module(module.text(), self.isa, self.cache)
+            self._release_later()
             symbols = [kernel.symbol for kernel in distinct]
             self._compiled[distinct] = {symbol: native.address(symbol) for symbol in symbols}
         return self._compiled[distinct]
+
+    def _release_later(self) -> None:
+        """Plans are compiled one soon after another: LLVM's pages go when that is over."""
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = threading.Timer(SETTLED, release_compiler)
+        self._settling.daemon = True
+        self._settling.start()
 
     def address(self, kernel: Kernel) -> int:
         """A kernel in a module of its own."""
