@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache as memoized
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from devices.delayed import DelayedDevice
+from devices.frail import FrailCpu
 from devices.fused import FusedDevice
 from ostinato.decode.forward import (
     forward_with_kv_context,
@@ -188,25 +189,55 @@ class World:
         for device, slab, shape in self.slabs(cache):
             cells = device.download(slab, shape)
             cells[0, :, cache.length :] = np.nan
+            raw(slab.parts[0].data).view(np.uint8)[:] = 0xFF  # NaN, in what a layout fills up with too
             device.write(cells, slab)
 
 
 def world(kind: str, **options: Any) -> World:
     """reference · split (two references, a layer each) · fused (rounded and joined products, regions) ·
-    delayed · bucketed · another kind of the latter."""
+    delayed · bucketed · another kind of the latter · cpu · symbolic cpu (that write path is its own) · two
+    cpus · cpu and reference."""
     devices = Registry()
-    if kind == "fused":
-        made: list[Device] = [FusedDevice(row_group=8, quantize={enc.F32: 8})]
-    elif kind in ("reference", "split"):
-        made = [ReferenceDevice(i) for i in range(2 if kind == "split" else 1)]
-    else:
-        made = [DelayedDevice(dynamic_rows=kind != "bucketed", **options)]
-    for device in made:
+    for device in _devices(kind, options):
         devices.register(device)
-    return World(devices, tuple(device.location for device in made))
+    return World(devices, tuple(devices.snapshot().traits))
 
 
-WORLDS = ("reference", "split", "fused", "delayed", "bucketed")
+def _devices(kind: str, options: Mapping[str, Any]) -> list[Device]:
+    if kind == "fused":
+        return [FusedDevice(row_group=8, quantize={enc.F32: 8})]
+    if kind in ("reference", "split"):
+        return [ReferenceDevice(i) for i in range(2 if kind == "split" else 1)]
+    if kind == "cpu":
+        return [FrailCpu(**options)]
+    if kind == "symbolic cpu":
+        return [FrailCpu(write_path=WritePath.SYMBOLIC)]
+    if kind == "two cpus":
+        return [FrailCpu(i, threads=1) for i in range(2)]
+    if kind == "cpu and reference":
+        return [FrailCpu(threads=1), ReferenceDevice()]
+    return [DelayedDevice(dynamic_rows=kind != "bucketed", **options)]
+
+
+WORLDS = ("reference", "split", "fused", "delayed", "bucketed", "cpu", "cpu and reference")
+"""Where tests run that name the write path."""
+HOMES = (*WORLDS, "symbolic cpu")
+"""Where those run that leave it to the device."""
+ALONE = ("reference", "delayed", "cpu")
+"""One device, of each nature: one that works at once in BLAS's own order, one far away, a native one."""
+FRAIL = ("delayed", "cpu")
+"""Devices that fail where they are told, overwrite freed memory, and have one order of sums."""
+
+
+def bytes_of(storage: Storage) -> bytes:
+    """What is stored, as it lies there."""
+    return b"".join(raw(part.data).tobytes() for part in storage.parts)
+
+
+def raw(data: Any) -> np.ndarray:
+    """The array behind a part, of any device."""
+    array: np.ndarray = getattr(data, "array", data)
+    return array
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decode.sessionkit import CAPTURED, HELD, World, micro_llama, same_bits, tokens_of, world
+from decode.sessionkit import ALONE, CAPTURED, FRAIL, HELD, World, micro_llama, same_bits, tokens_of, world
 from devices.delayed import DelayedBound, DelayedCapture, DelayedDevice, InjectedFailure, shaped
 from ostinato.decode import capture as capture_module
 from ostinato.decode.capture import CapturedDecodeSession
@@ -33,6 +33,10 @@ def spread() -> World:
 
 
 CASES: dict[str, tuple[Callable[[], World], WritePath, str]] = {
+    "copies between two CPUs": (
+        lambda: world("two cpus"), WritePath.DEVICE_OFFSET, "copies from cpu:0 to cpu:1",
+    ),
+    "a position in the CPU's symbols": (lambda: world("symbolic cpu"), WritePath.SYMBOLIC, "symbols"),
     "copies between devices": (spread, WritePath.DEVICE_OFFSET, "copies from delayed:0 to delayed:1"),
     "a position in the symbols": (lambda: world("delayed"), WritePath.SYMBOLIC, "symbols"),
     "a device that can't": (
@@ -94,7 +98,7 @@ def test_a_captured_symbol_would_stay_the_first_token_s(monkeypatch: pytest.Monk
     assert got.tobytes() != expected.tobytes()
 
 
-@pytest.mark.parametrize("where", ["reference", "delayed"])
+@pytest.mark.parametrize("where", ALONE)
 def test_what_is_captured_and_what_is_held(where: str) -> None:
     place, model, slot = world(where), micro_llama(), DecodeSlot()
     cache = place.cache(model)
@@ -109,9 +113,10 @@ def test_what_is_captured_and_what_is_held(where: str) -> None:
     assert (statistics.captured, statistics.held, statistics.captures) == (4, 3, 1)
 
 
-def test_a_capture_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", FRAIL)
+def test_a_capture_keeps_what_it_reads(where: str) -> None:
     """Its own buffers live as long as it does, and are none of the session's."""
-    place, model, slot = world("delayed"), micro_llama(), DecodeSlot()
+    place, model, slot = world(where), micro_llama(), DecodeSlot()
     cache: KvCache | None = place.cache(model)
     assert cache is not None
     CAPTURED(model, [1], cache, place, slot)
@@ -135,13 +140,17 @@ def test_a_capture_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     same_bits(made.replay_token(data), expected)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-def test_a_capture_that_fails_can_be_replayed(late: bool) -> None:
-    place, model, slot = world("delayed", late=late), micro_llama(), DecodeSlot()
+@pytest.mark.parametrize(
+    ("where", "options"),
+    [("delayed", {"late": False}), ("delayed", {"late": True}), ("cpu", {})],
+    ids=["at once", "late", "cpu"],
+)
+def test_a_capture_that_fails_can_be_replayed(where: str, options: dict[str, Any]) -> None:
+    place, model, slot = world(where, **options), micro_llama(), DecodeSlot()
     cache = place.cache(model)
     CAPTURED(model, [1], cache, place, slot)
     made = slot.capture
-    for after in (0, 50, 120):
+    for after in (0, 5, 12) if where == "cpu" else (0, 50, 120):
         place.device().fail_after = after
         with pytest.raises(InjectedFailure):
             CAPTURED(model, [30 + after // 10], cache, place, slot)

@@ -138,10 +138,10 @@ def check_the_write_path() -> None:
 BLIND: dict[str, Callable[[], object]] = {
     "another geometry": check_a_cache_of_another_geometry,
     "another path": check_the_write_path,
-    "other weights": lambda: validities.check_other_models_never_share("weights"),
-    "another family": lambda: validities.check_other_models_never_share("family"),
-    "another eps": lambda: validities.check_other_models_never_share("eps"),
-    "another device": validities.test_contexts_on_different_devices_never_share_a_plan,
+    "other weights": lambda: validities.check_other_models_never_share("weights", "reference"),
+    "another family": lambda: validities.check_other_models_never_share("family", "reference"),
+    "another eps": lambda: validities.check_other_models_never_share("eps", "reference"),
+    "another device": lambda: validities.test_contexts_on_different_devices_never_share_a_plan("split"),
 }
 
 

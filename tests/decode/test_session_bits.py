@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from decode.sessionkit import (
+    ALONE,
     CAPTURED,
     ENTRIES,
+    FRAIL,
     HELD,
+    HOMES,
     MODELS,
     WORLDS,
     World,
@@ -38,7 +41,7 @@ def follow(
     world: World,
     model: Model,
     pieces: list[int],
-    path: WritePath,
+    path: WritePath | None,
     capacity: int = 64,
     dtype: DType = DType.F32,
 ) -> dict[str, DecodeSlot]:
@@ -70,16 +73,18 @@ def follow(
 def test_held_and_captured_are_the_replanned_bits(
     name: str, where: str, path: WritePath, pieces: str
 ) -> None:
-    slots = follow(world(where), MODELS[name](), PIECES[pieces], path)
+    place = world(where)
+    slots = follow(place, MODELS[name](), PIECES[pieces], path)
     ones, longer = PIECES[pieces].count(1), len(PIECES[pieces]) - PIECES[pieces].count(1)
     held = slots["held"].statistics
     assert (held.held, held.replanned, held.drops) == (ones + longer, 0, ())
     statistics = slots["captured"].statistics
     assert statistics.replanned == 0
-    if where == "split":
+    if len(place.places) > 1:
         assert statistics.captured == 0
         assert statistics.capture_refusal is not None
-        assert "copies from reference:0 to reference:1" in statistics.capture_refusal
+        first, second = place.places
+        assert f"copies from {first} to {second}" in statistics.capture_refusal
     elif path is WritePath.SYMBOLIC:
         assert statistics.captured == 0
         assert statistics.capture_refusal is not None
@@ -97,15 +102,16 @@ def test_windows_and_masks(name: str, where: str, path: WritePath) -> None:
     follow(world(where), MODELS[name](), [4, *[1] * 20], path)
 
 
-@pytest.mark.parametrize("where", WORLDS)
+@pytest.mark.parametrize("where", HOMES)
 def test_half_precision_slabs(where: str) -> None:
-    follow(world(where), micro_llama(), [4, *[1] * 12], WritePath.DEVICE_OFFSET, dtype=DType.F16)
+    follow(world(where), micro_llama(), [4, *[1] * 12], None, dtype=DType.F16)
 
 
 @pytest.mark.parametrize("path", WritePath)
+@pytest.mark.parametrize("where", ["reference", "cpu"])
 @pytest.mark.parametrize("name", ["tiny-llama-grouped", "tiny-llama-window", "tiny-phi"])
-def test_golden_models(fixtures: Path, name: str, path: WritePath) -> None:
-    follow(world("reference"), load_model(fixtures / f"{name}.gguf"), [20, *[1] * 20], path)
+def test_golden_models(fixtures: Path, name: str, where: str, path: WritePath) -> None:
+    follow(world(where), load_model(fixtures / f"{name}.gguf"), [20, *[1] * 20], path)
 
 
 @pytest.mark.parametrize("where", ["delayed", "bucketed"])
@@ -143,25 +149,26 @@ def test_every_want_of_every_step(where: str, path: WritePath) -> None:
                 same_bits(got, expected)
 
 
-def test_long_steps_run_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the device whose sums have one order, pieces make the same bits as one call."""
+@pytest.mark.parametrize("where", ["delayed", "bucketed", "cpu", "two cpus", "symbolic cpu"])
+def test_long_steps_run_in_chunks(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On devices whose sums have one order, pieces make the same bits as one call."""
     from ostinato.decode import request
 
     monkeypatch.setattr(request, "CHUNK", 8)
     monkeypatch.setattr(request, "BUCKETS", (3, 8))
     model, tokens = micro_llama(), tokens_of(21)
-    for where in ("delayed", "bucketed"):
-        place = world(where)
-        for want in (Last(), All(), Argmax(), Hidden(), Rows((20, 3, 3, 9)), Rows((0,)), Rows(())):
-            cache, slot = place.cache(model, 24), DecodeSlot()
-            expected = place.oracle(model, tokens, cache, want)
-            same_bits(HELD(model, tokens, cache, place, slot, want=want), expected)
-            assert cache.length == 21
-            assert set(slot.sessions) <= {3, 8}
+    place = world(where)
+    for want in (Last(), All(), Argmax(), Hidden(), Rows((20, 3, 3, 9)), Rows((0,)), Rows(())):
+        cache, slot = place.cache(model, 24), DecodeSlot()
+        expected = place.oracle(model, tokens, cache, want)
+        same_bits(HELD(model, tokens, cache, place, slot, want=want), expected)
+        assert cache.length == 21
+        assert set(slot.sessions) <= {3, 8}
 
 
-def test_two_requests_in_turn_through_one_slot() -> None:
-    place, model, slot = world("delayed"), micro_llama(), DecodeSlot()
+@pytest.mark.parametrize("where", FRAIL)
+def test_two_requests_in_turn_through_one_slot(where: str) -> None:
+    place, model, slot = world(where), micro_llama(), DecodeSlot()
     caches = [place.cache(model), place.cache(model)]
     CAPTURED(model, tokens_of(5), caches[0], place, slot)
     CAPTURED(model, tokens_of(11, 1), caches[1], place, slot)
@@ -207,8 +214,9 @@ def test_a_live_mask_is_bound_and_may_not_be_left_out(where: str) -> None:
     same_bits(session.realize_token(session.location, data, env), opened)
 
 
-def test_a_mask_of_a_shipped_family_is_dead() -> None:
-    place, model = world("reference"), micro_llama()
+@pytest.mark.parametrize("where", ALONE)
+def test_a_mask_of_a_shipped_family_is_dead(where: str) -> None:
+    place, model = world(where), micro_llama()
     cache, slot = place.cache(model), DecodeSlot()
     HELD(model, [1], cache, place, slot)
     session = slot.session
@@ -217,12 +225,31 @@ def test_a_mask_of_a_shipped_family_is_dead() -> None:
     assert session.base_cache.get(session.step.graph.id, session.mask_node) is None
 
 
-def test_the_oracle_would_notice() -> None:
+@pytest.mark.parametrize("where", ALONE)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_oracle_would_notice(name: str, where: str) -> None:
     """Neighbouring positions give clearly other logits, so a binding that is wrong by one can't hide."""
-    for name in MODELS:
-        place, model = world("reference"), MODELS[name]()
-        cache = place.cache(model)
-        forward_with_kv_context(model, tokens_of(9), cache, place.context)
-        right = place.oracle(model, [5], cache)
-        cache.truncate_to(8)
-        assert np.abs(right - place.oracle(model, [5], cache)).max() > 1e-2
+    place, model = world(where), MODELS[name]()
+    cache = place.cache(model)
+    forward_with_kv_context(model, tokens_of(9), cache, place.context)
+    right = place.oracle(model, [5], cache)
+    cache.truncate_to(8)
+    assert np.abs(right - place.oracle(model, [5], cache)).max() > 1e-2
+
+
+@pytest.mark.parametrize("path", WritePath)
+def test_any_number_of_threads_gives_the_same_bits(path: WritePath) -> None:
+    """Whatever shares the work: in a prompt, in tokens, in what is written."""
+    model, results = micro_llama(), []
+    for threads in (1, 2, 4):
+        place = world("cpu", threads=threads)
+        cache, slot = place.cache(model), DecodeSlot()
+        logits = [
+            entry(model, step, cache, place, slot, write_path=path)
+            for entry in ENTRIES
+            for step in (tokens_of(9, seed=cache.length), [3], [4])
+        ]
+        results.append((*logits, *place.cells(cache)))
+    for other in results[1:]:
+        for mine, theirs in zip(results[0], other, strict=True):
+            same_bits(theirs, mine)

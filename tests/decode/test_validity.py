@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from decode.sessionkit import (
+    ALONE,
+    FRAIL,
     HELD,
     LLAMA_CONFIG,
     MODELS,
@@ -179,9 +181,9 @@ def test_verdicts_read_well() -> None:
     assert [v.value for v in Verdict] == ["valid", "allocation changed", "stale"]
 
 
-def check_other_models_never_share(how: str) -> None:
+def check_other_models_never_share(how: str, where: str) -> None:
     """Through the entry point: two models of one geometry in one slot give each its own logits."""
-    place, mine = world("reference"), micro_llama()
+    place, mine = world(where), micro_llama()
     config = mine.config
     assert isinstance(config, type(LLAMA_CONFIG))
     if how == "weights":
@@ -206,15 +208,17 @@ def check_other_models_never_share(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["weights", "family", "rope", "eps"])
-def test_models_of_identical_geometry_never_share_a_plan(how: str) -> None:
-    check_other_models_never_share(how)
+@pytest.mark.parametrize("where", ["reference", "cpu"])
+def test_models_of_identical_geometry_never_share_a_plan(how: str, where: str) -> None:
+    check_other_models_never_share(how, where)
 
 
-def test_contexts_on_different_devices_never_share_a_plan() -> None:
+@pytest.mark.parametrize("where", ["split", "two cpus"])
+def test_contexts_on_different_devices_never_share_a_plan(where: str) -> None:
     """What nothing ties to a device runs on the context's own: that is part of the plan."""
     from ostinato.runtime.context import InferenceContext
 
-    place, model, slot = world("split"), micro_llama(), DecodeSlot()
+    place, model, slot = world(where), micro_llama(), DecodeSlot()
     first, second = place.places
     from ostinato.decode.forward import forward_with_kv_context_persistent as run
     from ostinato.decode.kv_cache import KvCache
@@ -229,10 +233,10 @@ def test_contexts_on_different_devices_never_share_a_plan() -> None:
     assert all("locations" in reason for reason in slot.statistics.drops)
 
 
-def check_registries_are_told_apart() -> None:
+def check_registries_are_told_apart(where: str) -> None:
     """Each request runs on its own context's devices, and sees their topology, though all have one name."""
     slot, model = DecodeSlot(), micro_llama()
-    places = [world("delayed"), world("delayed")]
+    places = [world(where), world(where)]
     caches = [place.cache(model) for place in places]
     for turn in range(4):
         place, cache = places[turn % 2], caches[turn % 2]
@@ -247,12 +251,14 @@ def check_registries_are_told_apart() -> None:
     assert len(slot.statistics.drops) == 3
 
 
-def test_registries_are_told_apart() -> None:
-    check_registries_are_told_apart()
+@pytest.mark.parametrize("where", FRAIL)
+def test_registries_are_told_apart(where: str) -> None:
+    check_registries_are_told_apart(where)
 
 
-def test_truncation_keeps_the_plan_and_clear_and_set_layer_do_not() -> None:
-    place, model = world("reference"), micro_llama()
+@pytest.mark.parametrize("where", ALONE)
+def test_truncation_keeps_the_plan_and_clear_and_set_layer_do_not(where: str) -> None:
+    place, model = world(where), micro_llama()
     slot, session, cache = held(place, model)
     structure = structure_of(model, cache, WritePath.DEVICE_OFFSET, place.places[0])
     cache.truncate_to(3)
@@ -279,8 +285,9 @@ def rewound(cache: Any, count: int) -> Any:
     return same
 
 
-def test_after_a_rebind_the_new_allocation_is_valid_and_the_old_one_changed() -> None:
-    place, model = world("reference"), micro_llama()
+@pytest.mark.parametrize("where", ALONE)
+def test_after_a_rebind_the_new_allocation_is_valid_and_the_old_one_changed(where: str) -> None:
+    place, model = world(where), micro_llama()
     _, session, cache = held(place, model)
     other = place.cache(model)
     structure = structure_of(model, cache, WritePath.DEVICE_OFFSET, place.places[0])
@@ -290,8 +297,9 @@ def test_after_a_rebind_the_new_allocation_is_valid_and_the_old_one_changed() ->
     assert session.validity(structure, cache.alloc_id) is PlanValidity.ALLOCATION_CHANGED
 
 
-def test_another_device_is_refused() -> None:
-    place, model = world("split"), micro_llama()
+@pytest.mark.parametrize("where", ["split", "two cpus"])
+def test_another_device_is_refused(where: str) -> None:
+    place, model = world(where), micro_llama()
     _, session, cache = held(place, model)
     data = token_data(session.step, model, np.array([1]), cache.length)
     before = place.checksum(cache)
@@ -332,14 +340,14 @@ def wrong_by_one(place: World, model: Model, path: WritePath, what: str) -> bool
     return right.tobytes() != wrong.tobytes()
 
 
-@pytest.mark.parametrize("where", ["reference", "delayed"])
+@pytest.mark.parametrize("where", ALONE)
 @pytest.mark.parametrize("name", ["llama", "phi"])
 @pytest.mark.parametrize(("path", "what"), LIVE, ids=lambda value: getattr(value, "value", value))
 def test_what_carries_the_position(where: str, name: str, path: WritePath, what: str) -> None:
     assert wrong_by_one(world(where), MODELS[name](), path, what) is LIVE[path, what]
 
 
-@pytest.mark.parametrize("where", ["reference", "delayed"])
+@pytest.mark.parametrize("where", ALONE)
 @pytest.mark.parametrize("path", WritePath)
 def test_the_offset_node(where: str, path: WritePath) -> None:
     _, session, _ = held(world(where), micro_llama(), path)

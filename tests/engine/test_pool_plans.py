@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from decode.sessionkit import (
     CAPTURED,
+    FRAIL,
     HELD,
     Entry,
     World,
@@ -51,6 +52,10 @@ def answer(
         ("delayed", CAPTURED),
         ("bucketed", HELD),
         ("split", HELD),
+        ("cpu", HELD),
+        ("cpu", CAPTURED),
+        ("symbolic cpu", CAPTURED),
+        ("cpu and reference", HELD),
     ],
 )
 def test_eight_at_once_plan_once(where: str, entry: Entry) -> None:
@@ -105,8 +110,9 @@ def test_a_lease_that_ends_in_an_error_gives_the_slot_back() -> None:
         assert again is slot
 
 
-def test_models_of_one_geometry_don_t_share_plans() -> None:
-    place, pool = world("delayed"), SlotPool()
+@pytest.mark.parametrize("where", FRAIL)
+def test_models_of_one_geometry_don_t_share_plans(where: str) -> None:
+    place, pool = world(where), SlotPool()
     models = [micro_llama(0), micro_llama(1), micro_phi()]
     for seed in range(6):
         answer(place, models[seed % 3], pool, CAPTURED, seed)
@@ -116,8 +122,9 @@ def test_models_of_one_geometry_don_t_share_plans() -> None:
 
 
 @pytest.mark.parametrize("mode", PlanMode)
-def test_modes(mode: PlanMode) -> None:
-    place, model, slot = world("delayed"), micro_llama(), DecodeSlot()
+@pytest.mark.parametrize("where", FRAIL)
+def test_modes(mode: PlanMode, where: str) -> None:
+    place, model, slot = world(where), micro_llama(), DecodeSlot()
     cache = place.cache(model)
     for step in (tokens_of(3), [4], [5]):
         expected = place.oracle(model, step, cache)

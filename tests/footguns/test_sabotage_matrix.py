@@ -13,7 +13,7 @@ import pytest
 from decode import test_rebind_guard as rebinding
 from decode import test_session_invariants as invariants
 from decode import test_validity as validities
-from decode.sessionkit import CAPTURED, HELD, World, micro_llama, world
+from decode.sessionkit import CAPTURED, FRAIL, HELD, World, micro_llama, world
 from ostinato.decode import capture, held, rebind, request, session, slot, validity
 from ostinato.decode.capture import CapturedDecodeSession
 from ostinato.decode.data import token_data
@@ -36,6 +36,8 @@ from ostinato.runtime.registry import Registry
 from sabotage import NOTICED, goes_red, nothing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+by_frail = pytest.mark.parametrize("where", FRAIL)
 
 
 def never(*_: object, **__: object) -> bool:
@@ -71,39 +73,58 @@ def test_every_comparison_of_the_validity_list(field: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("how", ["weights", "family", "rope", "eps"])
-def test_the_shape_key_keeps_models_apart(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["reference", "cpu"])
+def test_the_shape_key_keeps_models_apart(how: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen in the logits (or, of a family that computes the same another way, in the plans dropped)."""
     goes_red(
         monkeypatch, validity, "differs", blind_to("shape_key"),
-        lambda: validities.check_other_models_never_share(how),
+        lambda: validities.check_other_models_never_share(how, where),
     )  # fmt: skip
 
 
 def test_the_weight_set_in_the_shape_key(monkeypatch: pytest.MonkeyPatch) -> None:
     blind = property(lambda self: ShapeKey(self.family.name, 0, self.config))
     goes_red(
-        monkeypatch, Model, "shape_key", blind, lambda: validities.check_other_models_never_share("weights")
+        monkeypatch,
+        Model,
+        "shape_key",
+        blind,
+        lambda: validities.check_other_models_never_share("weights", "reference"),
     )
 
 
 def test_the_context_s_device_in_the_locations(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(
         monkeypatch, validity, "differs", blind_to("locations"),
-        validities.test_contexts_on_different_devices_never_share_a_plan,
+        lambda: validities.test_contexts_on_different_devices_never_share_a_plan("split"),
         expect=(*NOTICED, DeviceMismatch),
     )  # fmt: skip
 
 
-def test_devices_of_another_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_red(monkeypatch, request, "leave_other_devices", nothing, validities.check_registries_are_told_apart)
+@by_frail
+def test_devices_of_another_registry(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_red(
+        monkeypatch,
+        request,
+        "leave_other_devices",
+        nothing,
+        lambda: validities.check_registries_are_told_apart(where),
+    )
 
 
 # The re-bind.
 
+by_kept = pytest.mark.parametrize("where", rebinding.WHERE)
 
-def test_residency_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@by_kept
+def test_residency_unknown(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(
-        monkeypatch, rebind, "residency_unknown", never, lambda: rebinding.check_refusal("unknown residency")
+        monkeypatch,
+        rebind,
+        "residency_unknown",
+        never,
+        lambda: rebinding.check_refusal("unknown residency", where),
     )
 
 
@@ -114,9 +135,10 @@ def test_residency_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
         "all of it on another device",
     ],
 )  # fmt: skip
-def test_residency_differs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@by_kept
+def test_residency_differs(name: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(
-        monkeypatch, rebind, "residency_differs", never, lambda: rebinding.check_refusal(name),
+        monkeypatch, rebind, "residency_differs", never, lambda: rebinding.check_refusal(name, where),
         expect=(*NOTICED, DeviceMismatch),
     )  # fmt: skip
 
@@ -127,14 +149,15 @@ STORAGE_FIELDS = {
 
 
 @pytest.mark.parametrize("field", STORAGE_FIELDS)
-def test_each_field_of_the_storages(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@by_kept
+def test_each_field_of_the_storages(field: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(held: Storage, offered: Storage) -> str | None:
         fields = [name for name in STORAGE_FIELDS if name != field]
         return next((name for name in fields if getattr(held, name) != getattr(offered, name)), None)
 
     goes_red(
         monkeypatch, rebind, "storage_difference", blind,
-        lambda: rebinding.check_refusal(STORAGE_FIELDS[field]),
+        lambda: rebinding.check_refusal(STORAGE_FIELDS[field], where),
         expect=(*NOTICED, BindingMismatch),
     )  # fmt: skip
 
@@ -160,16 +183,19 @@ def test_a_refusal_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         self.commit_kv(refusal)
         return None
 
-    goes_red(monkeypatch, HeldSession, "rebind_kv", half, lambda: rebinding.check_refusal("missing slot"))
+    goes_red(
+        monkeypatch, HeldSession, "rebind_kv", half, lambda: rebinding.check_refusal("missing slot", "cpu")
+    )
 
 
 # Captures.
 
 
-def test_retiring_the_capture_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+@by_frail
+def test_retiring_the_capture_before_the_commit(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def check() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            rebinding.check_capture_goes_before_the_commit(patch)
+            rebinding.check_capture_goes_before_the_commit(patch, where)
 
     goes_red(monkeypatch, slot, "retire_capture", nothing, check)
 
@@ -178,21 +204,27 @@ def test_retiring_the_capture_before_its_sessions(monkeypatch: pytest.MonkeyPatc
     goes_red(monkeypatch, slot, "retire_capture", nothing, rebinding.check_reader_before_owner)
 
 
-def test_the_epoch_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_red(monkeypatch, CapturedDecodeSession, "check_epoch", nothing, rebinding.check_stale_capture)
+@by_frail
+def test_the_epoch_of_a_capture(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_red(
+        monkeypatch, CapturedDecodeSession, "check_epoch", nothing,
+        lambda: rebinding.check_stale_capture(where),
+    )  # fmt: skip
 
 
-def test_a_stale_capture_is_seen_by_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+@by_frail
+def test_a_stale_capture_is_seen_by_the_slot(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(
         monkeypatch, CapturedDecodeSession, "is_stale", property(never),
-        rebinding.check_stale_capture,
+        lambda: rebinding.check_stale_capture(where),
     )  # fmt: skip
     monkeypatch.setattr(slot, "retire_capture", nothing)
     with pytest.raises(StaleCapture):
-        rebinding.test_a_slot_whose_session_was_rebound_by_hand_captures_anew()
+        rebinding.test_a_slot_whose_session_was_rebound_by_hand_captures_anew(where)
 
 
-def test_buffers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@by_frail
+def test_buffers_of_its_own(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture that replays over the base cache's own data changes it."""
 
     def shared(held: Any, context: Any) -> Any:
@@ -200,10 +232,13 @@ def test_buffers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         varying = (held.step.token_ids, held.step.rope_cos, held.step.rope_sin, held.step.start)
         return {node: baked[node] for node in varying}
 
-    goes_red(monkeypatch, capture, "_own_buffers", shared, invariants.check_base_data_stays)
+    goes_red(
+        monkeypatch, capture, "_own_buffers", shared, lambda: invariants.check_base_data_stays(where)
+    )  # fmt: skip
 
 
-def test_storages_of_its_own_for_a_token_s_data(monkeypatch: pytest.MonkeyPatch) -> None:
+@by_frail
+def test_storages_of_its_own_for_a_token_s_data(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held token that writes where the first one's data was bound changes it."""
 
     def shared(self: DecodeSession, data: Any, env: Any) -> Any:
@@ -213,43 +248,54 @@ def test_storages_of_its_own_for_a_token_s_data(monkeypatch: pytest.MonkeyPatch)
                 self.devices.device(baked[node].location).write(value, baked[node])
         return {}
 
-    goes_red(monkeypatch, DecodeSession, "_brought", shared, invariants.check_base_data_stays)
+    goes_red(
+        monkeypatch, DecodeSession, "_brought", shared, lambda: invariants.check_base_data_stays(where)
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["held", "captured"])
-def test_one_run_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device's own refusal comes when the inputs have been written over."""
+@pytest.mark.parametrize(
+    ("kind", "where"), [("held", "delayed"), ("captured", "delayed"), ("held", "cpu")]
+)  # fmt: skip
+def test_one_run_at_a_time(kind: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device's own refusal comes when the inputs have been written over; a capture of the CPU device
+    refuses before it writes them."""
 
     def leave(self: BoundPlan) -> None:
         if self._in_use.locked():
             self._in_use.release()
 
     monkeypatch.setattr(BoundPlan, "leave", leave)
-    goes_red(monkeypatch, BoundPlan, "enter", nothing, lambda: invariants.check_nested(kind))
+    goes_red(monkeypatch, BoundPlan, "enter", nothing, lambda: invariants.check_nested(kind, where))
 
 
 # Position, topology, bindings, order.
 
 
-def test_the_position_of_prebuilt_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@by_frail
+def test_the_position_of_prebuilt_runs(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(
-        monkeypatch, HeldSession, "check_position", nothing, invariants.check_capacity_of_prebuilt_runs,
+        monkeypatch, HeldSession, "check_position", nothing,
+        lambda: invariants.check_capacity_of_prebuilt_runs(where),
         expect=(*NOTICED, IndexOutOfRange),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("entry", [HELD, CAPTURED], ids=lambda entry: entry.name)
 @pytest.mark.parametrize("change", invariants.CHANGES)
-def test_the_topology_generation(entry: Any, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@by_frail
+def test_the_topology_generation(
+    entry: Any, change: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     goes_red(
         monkeypatch, Registry, "check_generation", nothing,
         lambda: invariants.check_topology_change(
-            entry, "delayed", invariants.CHANGES[change], WritePath.DEVICE_OFFSET
+            entry, where, invariants.CHANGES[change], WritePath.DEVICE_OFFSET
         ),
     )  # fmt: skip
 
 
-def test_the_scope_of_an_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
+@by_frail
+def test_the_scope_of_an_overlay(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that binds its data for good leaves a binding behind when it fails."""
     run = HeldSession._run
 
@@ -260,12 +306,13 @@ def test_the_scope_of_an_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
         return run(self, data, env, want)
 
     def check() -> None:
-        invariants.check_injected_failure(HELD, late=True, path=WritePath.DEVICE_OFFSET, stride=1000)
+        invariants.check_injected_failure(HELD, world(where), path=WritePath.DEVICE_OFFSET, stride=1000)
 
     goes_red(monkeypatch, HeldSession, "_run", leaking, check)
 
 
-def test_a_length_that_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+@by_frail
+def test_a_length_that_runs_ahead(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Advancing before the run succeeded."""
     check_room = KvCache.check_room
 
@@ -275,7 +322,7 @@ def test_a_length_that_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
             self._length += count
 
     def check() -> None:
-        invariants.check_injected_failure(HELD, late=True, path=WritePath.DEVICE_OFFSET, stride=1000)
+        invariants.check_injected_failure(HELD, world(where), path=WritePath.DEVICE_OFFSET, stride=1000)
 
     goes_red(monkeypatch, KvCache, "check_room", hasty, check)
 
@@ -335,5 +382,5 @@ def test_one_user_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_of_another_geometry(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_red(
         monkeypatch, request, "check_cache", nothing,
-        lambda: invariants.test_a_cache_of_another_geometry_is_refused(HELD),
+        lambda: invariants.test_a_cache_of_another_geometry_is_refused(HELD, "delayed"),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from decode.sessionkit import ENTRIES, MODELS, Entry, World, same_bits
 from devices.delayed import DelayedDevice, InjectedFailure
+from devices.frail import FrailCpu
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.want import All, Argmax, Hidden, Last
@@ -36,8 +37,11 @@ tokens = st.integers(0, 47)
 class Machine(RuleBasedStateMachine):
     """`tally` counts compared decode steps by the events that came shortly before, over all runs."""
 
+    kind: ClassVar[str] = "delayed"
     tally: ClassVar[Counter[str]] = Counter()
     rules: ClassVar[int] = 0
+    kernels: ClassVar[int] = 150
+    """About so many in a step."""
 
     @initialize(
         dynamic=st.booleans(),
@@ -48,14 +52,17 @@ class Machine(RuleBasedStateMachine):
     def begin(self, dynamic: bool, late: bool, path: WritePath | None, name: str) -> None:
         devices = Registry()
         for ordinal in (0, 1):
-            devices.register(DelayedDevice(ordinal, dynamic_rows=dynamic, late=late))
-        self.world = World(devices, (Location("delayed", 0),))
-        self.spread = World(devices, (Location("delayed", 0), Location("delayed", 1)))
+            devices.register(self.device_of(ordinal, dynamic, late))
+        places = (Location(self.kind, 0), Location(self.kind, 1))
+        self.world, self.spread = World(devices, places[:1]), World(devices, places)
         self.path = path
         self.slot = DecodeSlot()
         self.recent: dict[str, int] = {}
         self.caches: dict[tuple[str, str], KvCache] = {}
         self.use("start", name, "first")
+
+    def device_of(self, ordinal: int, dynamic: bool, late: bool) -> Any:
+        return DelayedDevice(ordinal, dynamic_rows=dynamic, late=late)
 
     # bookkeeping
 
@@ -73,13 +80,13 @@ class Machine(RuleBasedStateMachine):
         return self.caches[key]
 
     def use(self, event: str, name: str, kind: str) -> None:
-        self.name, self.kind = name, kind
+        self.name, self.which = name, kind
         self.cache, self.model = self.cache_of(name, kind), MODELS[name]()
         self.happened(event)
 
     def happened(self, event: str) -> None:
         self.recent[event] = STEPS_AFTER
-        Machine.rules += 1
+        type(self).rules += 1
 
     def make_room(self, count: int) -> None:
         if self.cache.length + count > self.cache.capacity:
@@ -102,15 +109,15 @@ class Machine(RuleBasedStateMachine):
         assert self.cache.length == length + len(step)
         if len(step) == 1:
             for event in [event for event, left in self.recent.items() if left]:
-                Machine.tally[event] += 1
+                self.tally[event] += 1
                 self.recent[event] -= 1
-            Machine.tally[entry.name] += 1
+            self.tally[entry.name] += 1
 
     # what happens
 
     @rule(entry=entries, token=tokens, want=wants)
     def decode(self, entry: Entry, token: int, want: Any) -> None:
-        Machine.rules += 1
+        type(self).rules += 1
         self.compare(entry, [token], want)
 
     @rule(entry=entries, seed=st.integers(0, 99), count=st.integers(2, 9), want=wants)
@@ -153,12 +160,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(entry=entries, token=tokens)
     def same_geometry(self, entry: Entry, token: int) -> None:
-        self.use("same geometry", self.name, "second" if self.kind == "first" else "first")
+        self.use("same geometry", self.name, "second" if self.which == "first" else "first")
         self.compare(entry, [token])
 
     @rule(entry=entries, token=tokens, kind=st.sampled_from(["longer", "half"]))
     def other_geometry(self, entry: Entry, token: int, kind: str) -> None:
-        self.use("other geometry", self.name, kind if kind != self.kind else "first")
+        self.use("other geometry", self.name, kind if kind != self.which else "first")
         self.compare(entry, [token])
 
     @rule(entry=entries, token=tokens)
@@ -168,14 +175,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(entry=entries, token=tokens, name=st.sampled_from(sorted(MODELS)))
     def other_model(self, entry: Entry, token: int, name: str) -> None:
-        self.use("other model", name, self.kind)
+        self.use("other model", name, self.which)
         self.compare(entry, [token])
 
     @rule(entry=entries, token=tokens)
     def fresh_cache(self, entry: Entry, token: int) -> None:
         """The old cache is freed."""
-        del self.caches[self.name, self.kind]
-        self.use("fresh cache", self.name, self.kind)
+        del self.caches[self.name, self.which]
+        self.use("fresh cache", self.name, self.which)
         self.compare(entry, [token])
 
     @rule(entry=entries, token=tokens)
@@ -202,8 +209,9 @@ class Machine(RuleBasedStateMachine):
     def failure(self, entry: Entry, token: int, after: int, other: bool) -> None:
         self.make_room(1)
         cells, length = self.world.cells(self.cache), self.cache.length
-        device = self.world.devices.device(Location("delayed", int(other and self.kind == "spread")))
-        device.fail_after = after
+        place = Location(self.kind, int(other and self.which == "spread"))
+        device = self.world.devices.device(place)
+        device.fail_after = after * self.kernels // 150
         try:
             self.run(entry, [token])
             self.cache.truncate_to(length)  # it needed fewer kernels
@@ -231,10 +239,20 @@ EVENTS = (
 )  # fmt: skip
 
 
-def explore(examples: int, least: int, rules: int, **more: Any) -> None:
-    Machine.tally, Machine.rules = Counter(), 0
+class CpuMachine(Machine):
+    """The same on the CPU device; its regions are few kernels, its runs over when the call returns."""
+
+    kind = "cpu"
+    kernels = 24
+
+    def device_of(self, ordinal: int, dynamic: bool, late: bool) -> Any:
+        return FrailCpu(ordinal, threads=1 + dynamic + late)
+
+
+def explore(machine: type[Machine], examples: int, least: int, rules: int, **more: Any) -> None:
+    machine.tally, machine.rules = Counter(), 0
     run_state_machine_as_test(
-        Machine,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=50,
@@ -244,18 +262,22 @@ def explore(examples: int, least: int, rules: int, **more: Any) -> None:
             **more,
         ),
     )
-    print(Machine.rules, Machine.tally)  # shown when it fails
-    assert Machine.rules >= rules
-    few = {event: Machine.tally[event] for event in EVENTS if Machine.tally[event] < least}
+    print(machine.rules, machine.tally)  # shown when it fails
+    assert machine.rules >= rules
+    few = {event: machine.tally[event] for event in EVENTS if machine.tally[event] < least}
     assert not few
     for entry in ENTRIES:
-        assert Machine.tally[entry.name] >= rules // 5
+        assert machine.tally[entry.name] >= rules // 5
 
 
-def test_any_order_of_events() -> None:
-    explore(44, least=100, rules=2000, derandomize=True)
+@pytest.mark.parametrize(
+    ("machine", "examples", "least", "rules"), [(Machine, 44, 100, 2000), (CpuMachine, 16, 25, 750)]
+)
+def test_any_order_of_events(machine: type[Machine], examples: int, least: int, rules: int) -> None:
+    explore(machine, examples, least, rules, derandomize=True)
 
 
 @pytest.mark.slow
-def test_any_order_of_events_at_length() -> None:
-    explore(600, least=1000, rules=25_000)
+@pytest.mark.parametrize("machine", [Machine, CpuMachine])
+def test_any_order_of_events_at_length(machine: type[Machine]) -> None:
+    explore(machine, 600, least=1000, rules=25_000)

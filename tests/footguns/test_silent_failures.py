@@ -16,6 +16,7 @@ import pytest
 from decode.sessionkit import (
     CAPTURED,
     ENTRIES,
+    FRAIL,
     HELD,
     Entry,
     micro_llama,
@@ -96,12 +97,14 @@ def test_each_has_its_test(failure: str, file: str, test: str) -> None:
 
 
 by_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+by_frail = pytest.mark.parametrize("where", FRAIL)
 
 
 @by_entry
-def test_a_plan_serves_every_length_regime(entry: Entry) -> None:
+@by_frail
+def test_a_plan_serves_every_length_regime(entry: Entry, where: str) -> None:
     """Short and long contexts, and a step plan first seen short: one plan each, and the right bits."""
-    place, model, slot = world("delayed"), micro_llama(), DecodeSlot()
+    place, model, slot = world(where), micro_llama(), DecodeSlot()
     cache = place.cache(model, 700)
     place.fill(cache, 690)
     for length in (0, 600, 1, 513, 31, 690, 0):
@@ -115,8 +118,9 @@ def test_a_plan_serves_every_length_regime(entry: Entry) -> None:
 
 
 @by_entry
-def test_what_can_t_be_trimmed_isn_t(entry: Entry) -> None:
-    place, model, slot = world("delayed"), micro_llama(), DecodeSlot()
+@by_frail
+def test_what_can_t_be_trimmed_isn_t(entry: Entry, where: str) -> None:
+    place, model, slot = world(where), micro_llama(), DecodeSlot()
     cache = place.cache(model)
     entry(model, tokens_of(5), cache, place, slot)
     for length in (6, 64, -1):
@@ -128,9 +132,10 @@ def test_what_can_t_be_trimmed_isn_t(entry: Entry) -> None:
 
 
 @by_entry
-def test_a_request_sees_nothing_of_the_one_before(entry: Entry) -> None:
+@by_frail
+def test_a_request_sees_nothing_of_the_one_before(entry: Entry, where: str) -> None:
     """The same prompt after different predecessors in the same slot."""
-    place, model = world("delayed"), micro_llama()
+    place, model = world(where), micro_llama()
     answers = []
     for predecessor in ([], [1, 2, 3], tokens_of(30)):
         slot = DecodeSlot()
@@ -146,8 +151,9 @@ def test_a_request_sees_nothing_of_the_one_before(entry: Entry) -> None:
 
 
 @by_entry
-def test_a_used_cache_cleared_is_a_fresh_one(entry: Entry) -> None:
-    place, model, slot = world("delayed"), micro_llama(), DecodeSlot()
+@by_frail
+def test_a_used_cache_cleared_is_a_fresh_one(entry: Entry, where: str) -> None:
+    place, model, slot = world(where), micro_llama(), DecodeSlot()
     used = place.cache(model)
     entry(model, tokens_of(40), used, place, slot)
     used.clear()
@@ -170,6 +176,19 @@ def test_pinned_a_piecewise_prefill_differs_in_the_last_bits_on_the_reference() 
     held = HELD(model, tokens, pieces, place, slot)
     np.testing.assert_allclose(held, whole, atol=1e-4, rtol=0)
     assert list(slot.sessions) == [512]
+
+
+@pytest.mark.parametrize("where", ["cpu", "symbolic cpu"])
+def test_a_piecewise_prefill_has_the_very_bits_on_the_cpu(where: str) -> None:
+    """Which declares the bit contract."""
+    place, model = world(where), micro_llama()
+    assert place.device().traits.bit_contract
+    tokens = tokens_of(600)
+    one, pieces, slot = place.cache(model, 610), place.cache(model, 610), DecodeSlot()
+    whole = ENTRIES[0](model, tokens, one, place, slot)
+    same_bits(HELD(model, tokens, pieces, place, slot), whole)
+    for mine, theirs in zip(place.cells(pieces), place.cells(one), strict=True):
+        same_bits(mine, theirs)
 
 
 def test_pinned_a_swapped_cache_costs_a_capture() -> None:
@@ -200,15 +219,16 @@ def test_pinned_one_token_with_all_rows_uses_the_step_plan() -> None:
     assert slot.statistics.captured == 0
 
 
-def test_pinned_a_failed_step_leaves_rubbish_where_nothing_looks() -> None:
+@by_frail
+def test_pinned_a_failed_step_leaves_rubbish_where_nothing_looks(where: str) -> None:
     """Cells beyond the length may have been written; the next step writes them again."""
     from devices.delayed import InjectedFailure
 
-    place, model, slot = world("delayed"), micro_llama(), DecodeSlot()
+    place, model, slot = world(where), micro_llama(), DecodeSlot()
     cache = place.cache(model)
     HELD(model, [1], cache, place, slot)
     before = place.checksum(cache)
-    place.device().fail_after = 150
+    place.device().fail_after = 10 if where == "cpu" else 150
     with pytest.raises(InjectedFailure):
         HELD(model, [2], cache, place, slot)
     assert cache.length == 1
