@@ -52,6 +52,7 @@ def attention(
     for layer in range(len(slabs)):
         places: dict[str, Place | int] = dict.fromkeys(kernel.params, Place(Slot(ROW)))
         places |= {"start": Place(Cell(depth - 1)), "length": Place(Cell(depth)), "code_n": 1}
+        places |= {"count": Place(Cell(1))}
         places |= {"partials": Place(Arena()), "counters": Place(Counters()), "out": Place(Slot(OUT))}
         places |= {"k_slab": Place(Slot(NodeId(2 + 2 * layer))), "v_slab": Place(Slot(NodeId(3 + 2 * layer)))}
         places |= {"error": Place(ErrorRecord())}

@@ -8,19 +8,20 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from devices.frail import FrailCpu
 from ostinato.devices import register_defaults
+from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import OstinatoError
 from ostinato.hub import resolve
 from ostinato.models.contract import Model
 from ostinato.models.loader import load_model
 from ostinato.runtime.context import InferenceContext
+from ostinato.runtime.registry import Registry
+from tinymodels import FIXTURES
 
 # Speed is a benchmark's business: on a busy machine a slow example is no failure.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
-
-FIXTURES = Path(__file__).parent / "fixtures"
-TINY_LLAMAS = ("grouped", "tied", "llama3", "linear", "window", "bias")
 
 
 @pytest.fixture
@@ -34,6 +35,14 @@ def context() -> InferenceContext:
     """The reference device."""
     register_defaults()
     return InferenceContext("reference")
+
+
+@pytest.fixture(params=["reference", "cpu"])
+def anywhere(request: pytest.FixtureRequest) -> InferenceContext:
+    """A context on each shipped device in turn."""
+    devices = Registry()
+    devices.register(ReferenceDevice() if request.param == "reference" else FrailCpu())
+    return InferenceContext(request.param, devices)
 
 
 @pytest.fixture(scope="session")

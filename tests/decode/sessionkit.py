@@ -14,6 +14,7 @@ import numpy as np
 from devices.delayed import DelayedDevice
 from devices.frail import FrailCpu
 from devices.fused import FusedDevice
+from devices.running import raw
 from ostinato.decode.forward import (
     forward_with_kv_context,
     forward_with_kv_context_captured,
@@ -232,12 +233,6 @@ FRAIL = ("delayed", "cpu")
 def bytes_of(storage: Storage) -> bytes:
     """What is stored, as it lies there."""
     return b"".join(raw(part.data).tobytes() for part in storage.parts)
-
-
-def raw(data: Any) -> np.ndarray:
-    """The array behind a part, of any device."""
-    array: np.ndarray = getattr(data, "array", data)
-    return array
 
 
 @dataclass(frozen=True)

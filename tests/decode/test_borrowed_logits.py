@@ -16,12 +16,12 @@ from decode.sessionkit import (
     HOMES,
     World,
     micro_llama,
-    raw,
     same_bits,
     tokens_of,
     world,
 )  # fmt: skip
 from devices.delayed import InjectedFailure
+from devices.running import raw
 from ostinato.decode.borrowed import BorrowedLogits
 from ostinato.decode.capture import CapturedDecodeSession
 from ostinato.decode.kv_cache import KvCache

@@ -17,11 +17,11 @@ from decode.sessionkit import (
     World,
     micro_llama,
     micro_phi,
-    raw,
     same_bits,
     tokens_of,
     world,
 )  # fmt: skip
+from devices.running import piece, raw
 from ostinato.decode.data import token_data
 from ostinato.decode.held import HeldSession
 from ostinato.decode.kv_cache import KvCache
@@ -32,7 +32,6 @@ from ostinato.decode.slot import DecodeSlot, Outcome, invalidate_decode_pair, re
 from ostinato.decode.validity import PlanValidity
 from ostinato.device.storage import Part, Storage
 from ostinato.device.traits import WritePath
-from ostinato.devices.cpu.memory import Buffer
 from ostinato.errors import StaleCapture
 from ostinato.ir import DType, Location
 from ostinato.ir import encoding as enc
@@ -67,13 +66,6 @@ class Source:
 def at(layer: int, index: int, change: Callable[[Storage], Storage | None]) -> Callable[..., Storage | None]:
     """That slot changed, the others as they are."""
     return lambda i, j, storage: change(storage) if (i, j) == (layer, index) else storage
-
-
-def piece(part: Part, role: str, begin: int, end: int) -> Part:
-    """Some bytes of a part's memory, as its device holds memory."""
-    data = raw(part.data)
-    some = data.view(np.uint8)[begin:end].view(data.dtype)
-    return Part(role, end - begin, Buffer(some) if isinstance(part.data, Buffer) else some)
 
 
 def shrunk(storage: Storage) -> Storage:

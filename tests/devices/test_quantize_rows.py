@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import const, run
 
+from devices.running import const, run
 from ostinato.devices.cpu.device import CpuDevice
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import DTypeMismatch, ShapeMismatch

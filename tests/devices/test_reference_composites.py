@@ -1,4 +1,4 @@
-"""Composite ops, run through their decompositions, against their formulas in float64."""
+"""Composite ops, run through their decompositions or by kernels, against their formulas in float64."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from running import const, run
 
+from devices.running import const, run
 from ostinato.ir import (
     Graph,
     Tensor,
@@ -97,11 +97,11 @@ CASES: dict[str, tuple[Callable[..., Tensor], list[np.ndarray], np.ndarray]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_composite(context: InferenceContext, name: str) -> None:
+def test_composite(anywhere: InferenceContext, name: str) -> None:
     write, arrays, expected = CASES[name]
     graph = Graph()
     data = [const(graph, array) for array in arrays]
-    got = run(context, write(*(tensor for tensor, _ in data)), *data)
+    got = run(anywhere, write(*(tensor for tensor, _ in data)), *data)
     np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import const
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
+from devices.running import const
 from ostinato import devices
 from ostinato.devices.cpu.device import CpuDevice
 from ostinato.devices.reference import ReferenceDevice, blas, kernels

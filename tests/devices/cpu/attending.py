@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from running import Kernels, aligned, at_page_end
 
+from devices.cpu.running import Kernels, aligned, at_page_end
 from ostinato.devices.cpu.kernels.attention import AttendMany, AttendOne
 from ostinato.devices.cpu.kernels.attention_shape import SPAN
 from ostinato.devices.cpu.slabs import SlabGeometry
@@ -152,6 +152,7 @@ class Step:
     k: np.ndarray
     v: np.ndarray
     length: int | None = None
+    count: int = 1
 
     def __post_init__(self) -> None:
         world, kernel, at = self.world, self.kernel, self.start
@@ -170,6 +171,7 @@ class Step:
             "k_slab": self.k,
             "v_slab": self.v,
             "start": np.array([at]),
+            "count": np.array([self.count]),
             "length": np.array([self.length]),
             "partials": self.partials,
             "counters": self.counters,

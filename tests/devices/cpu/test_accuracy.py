@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from conftest import FIXTURES
 from devices.cpu.regionwise import with_weights
 from ostinato.decode.forward import forward_with_kv_context, forward_with_kv_context_captured
 from ostinato.decode.kv_cache import KvCache
@@ -25,6 +24,7 @@ from ostinato.models.contract import Model
 from ostinato.models.recode import Recode
 from ostinato.runtime.context import InferenceContext
 from ostinato.text import Tokenizer
+from tinymodels import FIXTURES
 
 pytestmark = pytest.mark.model
 WINDOW = 512

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from conftest import FIXTURES, TINY_LLAMAS
 from decode.sessionkit import LLAMA_CONFIG, micro_masked, model_of, same_bits
 from devices.cpu.regionwise import Pair, relative, with_weights
 from devices.cpu.running import HOST_ISAS
@@ -35,6 +34,7 @@ from ostinato.models.loader import load_model
 from ostinato.models.rope import RopeSpec
 from ostinato.runtime.weights import WeightSet
 from sabotage import goes_red
+from tinymodels import FIXTURES, TINY_LLAMAS
 
 NODE = 2e-6
 """Of each node, from the same inputs: the largest difference, relative to its largest value."""

@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 from attending import CASES, Case, Step, World, all_kernels, attend_many, bits
-from running import HOST_ISAS, Kernels
 
+from devices.cpu.running import HOST_ISAS, Kernels
 from ostinato.devices.cpu.kernels import attention_span
 from ostinato.devices.cpu.kernels.attention_shape import SPAN
 from ostinato.ir.dtype import DType
@@ -209,6 +209,37 @@ def test_positions_outside_the_slabs_are_reported_and_touch_nothing(
     assert not step.counters.any()
     np.testing.assert_array_equal(k, before[0])
     np.testing.assert_array_equal(v, before[1])
+
+
+def test_more_rows_to_write_than_the_one_are_reported(kernels: Kernels, worlds: dict[str, World]) -> None:
+    world = worlds["grouped"]
+    k, v = world.slabs(333)
+    before = k.copy(), v.copy()
+    for count in (2, -1):
+        step = Step(kernels, world, world.case.one, 7, k, v, 8, count)
+        step.part(0, 9)
+        assert step.error.tolist() == [5, count - 1, 1]
+        assert (step.out == 99).all()
+        assert not step.counters.any()
+    np.testing.assert_array_equal(k, before[0])
+    np.testing.assert_array_equal(v, before[1])
+
+
+def test_a_row_that_isn_t_to_be_written_isn_t(kernels: Kernels, worlds: dict[str, World]) -> None:
+    """It attends what is there."""
+    world = worlds["grouped"]
+    k, v = world.slabs(333)
+    before = k.copy(), v.copy()
+    step = Step(kernels, world, world.case.one, 200, k, v, 200, 0)
+    step.run()
+    assert not step.error.any()
+    np.testing.assert_array_equal(k, before[0])
+    np.testing.assert_array_equal(v, before[1])
+    clean = Step(kernels, world, world.case.one, 199, k, v, 200, 1)
+    clean.args[0] = step.args[0]
+    clean.args[clean.kernel.params.index("q_cos")] = step.args[clean.kernel.params.index("q_cos")]
+    clean.args[clean.kernel.params.index("q_sin")] = step.args[clean.kernel.params.index("q_sin")]
+    np.testing.assert_array_equal(bits(clean.run()), bits(step.out))
 
 
 def test_a_length_beyond_the_slabs_stops_many_rows_too(kernels: Kernels, worlds: dict[str, World]) -> None:

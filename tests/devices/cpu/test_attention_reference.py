@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from attending import CASES, Step, World, all_kernels, attend_many
-from running import HOST_ISAS, Kernels
 
+from devices.cpu.running import HOST_ISAS, Kernels
 from ostinato.device.storage import Part, Storage
 from ostinato.ir import ConstRole, DType, Graph, Location, SymEnv
 from ostinato.ir.encoding import plain

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from running import HOST_ISAS
 from tapes import SCRATCH, Divide, Job, Mark, Step, Wherever, float_mode, prefix_sums
 
+from devices.cpu.running import HOST_ISAS
 from ostinato.devices.cpu import control as at
 from ostinato.devices.cpu import llvm, runner, sync
 from ostinato.devices.cpu.emit.types import VOID

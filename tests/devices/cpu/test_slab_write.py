@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from running import HOST_ISAS, Kernels, at_page_end
 
+from devices.cpu.running import HOST_ISAS, Kernels, at_page_end
 from ostinato.devices.cpu.kernels import slab_write
 from ostinato.devices.cpu.kernels.slab_write import SlabWrite
 from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding
@@ -52,7 +52,7 @@ class Write:
         self.slab = at_page_end(np.full(slab.nbytes, 0xFF, np.uint8))
         self.error = np.zeros(3, np.int64)
         arrays = {"rows": x, "cos": self.cos, "sin": self.sin, "slab": self.slab, "error": self.error}
-        arrays |= {"start": np.array([start]), "count": np.array([count])}
+        arrays |= {"start": np.array([start]), "count": np.array([count]), "row_count": np.array([rows])}
         self.args = [arrays.get(name, 9) for name in kernel.params]
 
     def run(self) -> np.ndarray:
@@ -106,6 +106,16 @@ def test_not_one_row_of_a_write_that_does_not_fit(kernels: Kernels, kernel: Slab
     refused(kernels, kernel, capacity, 1, capacity)
     refused(kernels, kernel, capacity - 1, 2, capacity)
     refused(kernels, kernel, 0, capacity + 1, capacity)
+
+
+@EACH
+def test_not_one_row_where_there_are_fewer_than_are_to_be_written(
+    kernels: Kernels, kernel: SlabWrite
+) -> None:
+    write = Write(kernels, kernel, 3, 0, 4)
+    write.run()
+    assert write.error.tolist() == [9, 3, 3]
+    assert (write.slab == 0xFF).all()
 
 
 def refused(kernels: Kernels, kernel: SlabWrite, start: int, count: int, bad: int) -> None:

@@ -42,6 +42,16 @@ class _Tables:
     sin: Place
 
 
+@dataclass(frozen=True, slots=True)
+class _New:
+    """The K and V of one row, and the i64 that says how many rows are written: 1, or none."""
+
+    k: Located
+    v: Located
+    k_tables: _Tables | None
+    count: Place
+
+
 def attend(low: Lowering, node: Node) -> bool:
     """The pattern "attend"."""
     assert isinstance(node.op, Region)
@@ -56,9 +66,10 @@ def attend(low: Lowering, node: Node) -> bool:
         _write(low, inputs[parts.v_slab], "v", v, span, None)
         _attend(low, node, parts, q_tables)
         return True
+    count = _length(low, inputs, parts.count)
     if q_tables and k_tables and q_tables.rot != k_tables.rot:  # the kernel knows one width
         k, k_tables = _rotated(low, k, k_tables), None
-    _attend(low, node, parts, q_tables, (k, v, k_tables))
+    _attend(low, node, parts, q_tables, _New(k, v, k_tables, count))
     return True
 
 
@@ -78,7 +89,7 @@ def _attend(
     node: Node,
     parts: AttendParts,
     q_tables: _Tables | None,
-    new: tuple[Located, Located, _Tables | None] | None = None,
+    new: _New | None = None,
 ) -> None:
     """The attention of rows whose K and V are in the slabs, or of one whose `new` K and V it writes."""
     inputs, op, one = node.inputs, parts.attention, low.is_one(node.shape[0])
@@ -87,7 +98,7 @@ def _attend(
     heads, k_dim = (low.bound(dim) for dim in q_value.view.shape[1:])
     kv_heads, capacity, v_dim = (low.bound(dim) for dim in v_slab.view.shape[1:])
     q = _heads(low, q_value)
-    k_tables = None if new is None else new[2]
+    k_tables = None if new is None else new.k_tables
     tables = q_tables or k_tables
     rot = tables.rot if tables else 0
     dims = (heads, kv_heads, k_dim, v_dim, capacity, k_slab.view.dtype)
@@ -112,7 +123,7 @@ def _attend(
         return
     kernel = AttendOne(*geometry, write=new is not None, k_rope=k_tables is not None)
     if new is not None:
-        args |= {"k_new": _heads(low, new[0]).place, "v_new": _heads(low, new[1]).place}
+        args |= {"k_new": _heads(low, new.k).place, "v_new": _heads(low, new.v).place, "count": new.count}
     if k_tables:
         args |= {"k_cos": k_tables.cos, "k_sin": k_tables.sin}
     args |= {"partials": low.temporary(kernel.partial_bytes), "counters": low.counters(kernel.counter_bytes)}
@@ -154,6 +165,7 @@ def _write(
     source = _heads(low, rows)
     kernel = SlabWrite(geometry, source.stride, tables.rot if tables else 0)
     args: Args = {"rows": source.place, "slab": target.place, "start": span[0], "count": span[1]}
+    args["row_count"] = low.cell(rows.view.shape[0])
     if tables:
         args |= {"cos": tables.cos, "sin": tables.sin}
     low.emit(kernel, args, low.items(rows.view.shape[0], geometry.kv_heads), ("slab",), slabs=True)

@@ -224,10 +224,10 @@ class Lowering:
         lower = self._special.get(type(node.op))
         if lower is not None and lower(self, node):
             return
-        for i in node.inputs:
-            if self.form(i) is not None:
-                encoding = self.slots[i].encoding
-                raise NoKernel(node.op.name, str(node.dtype), str(encoding), str(self.segment.location))
+        packed = next((self.slots[i].encoding for i in node.inputs if self.form(i) is not None), None)
+        if packed is not None or not all(_sized(dim) for dim in node.shape):
+            encoding = str(packed or plain(node.dtype))
+            raise NoKernel(node.op.name, str(node.dtype), encoding, str(self.segment.location))
         self.apply(node.op, inputs, self.target(node))
 
     def apply(self, op: Op, inputs: Sequence[Located], out: Located) -> None:

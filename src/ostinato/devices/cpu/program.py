@@ -241,6 +241,11 @@ class CpuCapture:
         finally:
             bound.leave()
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the job still has this capture's data and symbols."""
+        return self._bound.prepared_for is self
+
     def _prepare(self) -> None:
         self._bound.prepare(self._env)
         self._bound.prepared_for = self
@@ -255,7 +260,7 @@ class CpuCapture:
         bound = self._bound
         bound.enter()
         try:
-            if bound.prepared_for is not self:  # a run with other data came between
+            if not self.is_prepared:  # a run with other data came between
                 self._prepare()
             bound.run_owned()
         finally:
@@ -267,7 +272,7 @@ class CpuCapture:
         bound = self._bound
         bound.enter()
         try:
-            if bound.prepared_for is not self:  # a run with other data came between
+            if not self.is_prepared:  # a run with other data came between
                 self._prepare()
             for buffer, value in fitted:
                 buffer[...] = value

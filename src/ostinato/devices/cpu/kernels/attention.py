@@ -109,9 +109,10 @@ class AttendOne(Attend):
 
     An item is a span of a KV head, kv_head · spans + span, where spans = ceil(length / SPAN). With `write`,
     the item whose span holds position `start` first puts the row's K `k_new` `[kv_heads, k_dim]`, rotated
-    where `k_rope`, and V `v_new` `[kv_heads, v_dim]` into the slabs, and reads them back rounded like all
-    others. The last item of a KV head to arrive at its counter, i32 `[kv_heads]`, zero before and after,
-    merges the head's `partials`. If the position or the length lies outside the slabs, nothing is touched.
+    where `k_rope`, and V `v_new` `[kv_heads, v_dim]` into the slabs, unless the cell `count` is 0, and reads
+    them back rounded like all others. The last item of a KV head to arrive at its counter, i32 `[kv_heads]`,
+    zero before and after, merges the head's `partials`. If the position or the length lies outside the slabs,
+    or more than the one row is to be written, nothing is touched.
     """
 
     write: bool = False
@@ -123,7 +124,7 @@ class AttendOne(Attend):
 
     @property
     def params(self) -> tuple[str, ...]:
-        new: tuple[str, ...] = ("k_new", "v_new") if self.write else ()
+        new: tuple[str, ...] = ("k_new", "v_new", "count") if self.write else ()
         new += ("k_cos", "k_sin") if self.write and self.k_rope else ()
         tables = ("q_cos", "q_sin") if self.q_rope else ()
         mask = ("mask",) if self.masked else ()
@@ -157,7 +158,7 @@ class AttendOne(Attend):
             span = item - head * spans
             first = span * SPAN
             if self.write:
-                for _ in f.when(span.eq(written)):
+                for _ in f.when(span.eq(written) & f.load(I64, args["count"]).ne(0)):
                     self._write(f, args, head, start, rotated)
             part = row.within(f, first)
             for _ in f.when(part.low.lt(part.high)):
@@ -189,9 +190,12 @@ class AttendOne(Attend):
         refused = outside(f, f.const(I64, 0), length, self.capacity)
         index = length - 1
         if self.write:
-            beyond = outside(f, start, f.const(I64, 1), self.capacity)
+            beyond, count = outside(f, start, f.const(I64, 1), self.capacity), f.load(I64, args["count"])
             index = beyond.select(start, index)
-            refused = refused | beyond
+            several = count.below(2).eq(0)
+            report(f, several, args, count - 1, 1)
+            report(f, refused | beyond, args, index, self.capacity)
+            return refused | beyond | several
         report(f, refused, args, index, self.capacity)
         return refused
 

@@ -39,10 +39,11 @@ def _write_part(f: Function, slab: SlabGeometry, base: Value, d: Value, values: 
         f.store(f.lane(stored, lane), base, d * stride + lane * stride)
 
 
-def report(f: Function, refused: Value, args: dict[str, Value], index: Value, size: int) -> None:
+def report(f: Function, refused: Value, args: dict[str, Value], index: Value, size: Value | int) -> None:
     """Where `refused` holds, an entry in the error record; the caller touches no memory then."""
+    size = f.const(I64, size) if isinstance(size, int) else size
     for _ in f.when(refused):
-        for at, value in enumerate((args["code_n"], index, f.const(I64, size))):
+        for at, value in enumerate((args["code_n"], index, size)):
             f.store(value, args["error"], 8 * at)
 
 
@@ -57,8 +58,8 @@ class SlabWrite(Kernel):
     """rows `[rows, kv_heads, dim]` to the positions start … start + count - 1 of a slab.
 
     With `rot`, the first `rot` elements of each row are rotated first, by cos and sin `[rows, rot/2]`. Rows
-    from `count` on are never written; if any position lies outside the slab, nothing is. `row_stride` is in
-    elements. An item is row · kv_heads + kv_head.
+    from `count` on are never written; if any position lies outside the slab, or there are fewer rows (the
+    cell `row_count`), nothing is. `row_stride` is in elements. An item is row · kv_heads + kv_head.
     """
 
     slab: SlabGeometry
@@ -68,7 +69,7 @@ class SlabWrite(Kernel):
     @property
     def params(self) -> tuple[str, ...]:
         tables = ("cos", "sin") if self.rot else ()
-        return ("rows", *tables, "slab", "start", "count", "error", "code_n")
+        return ("rows", *tables, "slab", "start", "count", "row_count", "error", "code_n")
 
     @property
     def scratch_bytes(self) -> int:
@@ -76,10 +77,12 @@ class SlabWrite(Kernel):
 
     def body(self, f: Function, args: dict[str, Value]) -> None:
         slab = self.slab
-        start, count = f.load(I64, args["start"]), f.load(I64, args["count"])
-        refused = outside(f, start, count, slab.capacity)
+        start, count, rows = (f.load(I64, args[name]) for name in ("start", "count", "row_count"))
+        refused, few = outside(f, start, count, slab.capacity), count.gt(rows)
         last = start + count - 1
+        report(f, few, args, count - 1, rows)
         report(f, refused, args, start.lt(0).select(start, last), slab.capacity)
+        refused = refused | few
         end = f["high"].min(count * slab.kv_heads)
         end = refused.select(f["low"], end)
         for item, _ in f.range(f["low"], end):
