@@ -3,6 +3,7 @@ node, each from the reference's own inputs."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from decode.sessionkit import World, tokens_of
+from devices.cpu.weighing import SCALES, decoded, encoded
 from ostinato.decode.data import data_by_node, shape_data, token_data
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.step import OUT_ROWS, ROWS, StepGraph, build_step, slab_bindings, step_env
@@ -19,6 +21,7 @@ from ostinato.devices.cpu.device import CpuDevice
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.ir import ConstRole, DType, Location, SymEnv
+from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding, plain
 from ostinato.ir.graph import Node
 from ostinato.ir.location import HOST
@@ -57,6 +60,28 @@ def with_weights(model: Model, encoding: Encoding, which: Recode = Recode.FLOATS
         if target != tensor.encoding:
             tensors[name] = replace(tensor, encoding=target, stored=tensor.encoding)
     return Model(model.family, model.config, WeightSet(tensors), model.path)
+
+
+def with_any_weights(model: Model, encoding: Encoding) -> Model:
+    """The model with matrices of random bytes in `encoding`, their scales such that values are about 1/20."""
+    tensors = dict(model.weights)
+    for name, tensor in tensors.items():
+        if len(tensor.shape) == 2:
+            raw = encoded(encoding, *tensor.shape, seed=zlib.crc32(name.encode()))
+            tensors[name] = replace(tensor, encoding=encoding, raw=scaled(encoding, raw, 1 / 20), stored=None)
+    return Model(model.family, model.config, WeightSet(tensors), model.path)
+
+
+def scaled(encoding: Encoding, raw: np.ndarray, size: float) -> np.ndarray:
+    """Encoded rows with their scales multiplied, so that values have this root of the mean of squares."""
+    factor = size / np.sqrt(np.square(decoded(encoding, raw)).mean())
+    blocks = raw.reshape(-1, encoding.block_bytes).copy()
+    if encoding == enc.MXFP4:
+        blocks[:, 0] += np.uint8(round(np.log2(factor)) % 256)
+    for at in SCALES.get(encoding, ()):
+        scale = blocks[:, at : at + 2].copy().view("<f2") * np.float32(factor)
+        blocks[:, at : at + 2] = scale.astype("<f2").view(np.uint8)
+    return blocks.reshape(-1)
 
 
 @dataclass(frozen=True)

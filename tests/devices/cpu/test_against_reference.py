@@ -17,13 +17,14 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from decode.sessionkit import LLAMA_CONFIG, micro_masked, model_of, same_bits
-from devices.cpu.regionwise import Pair, relative, with_weights
+from devices.cpu.regionwise import Pair, relative, with_any_weights, with_weights
 from devices.cpu.running import HOST_ISAS
 from ostinato.device.traits import WritePath
 from ostinato.devices.cpu.emit.builder import Value
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels import attention as attention_kernels
 from ostinato.devices.cpu.kernels import rows as row_kernels
+from ostinato.devices.cpu.weights import PACKED
 from ostinato.ir import DType
 from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding
@@ -43,9 +44,11 @@ STEP = 2e-2
 
 FLOATS = (enc.F32, enc.F16, enc.BF16)
 WEIGHTS = (*FLOATS, enc.Q8_0, enc.Q4_0, enc.Q4_1)
+OTHERS = tuple(each for each, form in PACKED.items() if form.reads == each and each not in WEIGHTS)
+"""What can be read and not be written: such weights are random bytes."""
 FLOAT_MODELS = ("ragged", "masked")
 """Their rows are no whole blocks."""
-MODELS = ("odd", *(f"tiny-llama-{name}" for name in TINY_LLAMAS), "tiny-phi", *FLOAT_MODELS)
+MODELS = ("odd", *(f"tiny-llama-{name}" for name in TINY_LLAMAS), "tiny-phi", *FLOAT_MODELS, "wide")
 STEPS = ((1, 1), (6, 5))
 """(the most rows of a plan, those of the step): the decode plan, and a tile with a remainder."""
 
@@ -59,7 +62,17 @@ RAGGED = replace(
     rope=RopeSpec(10000.0, 12), qkv_bias=True,
 )  # fmt: skip
 """No weight has a whole number of groups, so gate and up don't take turns, and no row whole vectors."""
-OWN = {"odd": ODD, "ragged": RAGGED}
+WIDE = replace(
+    LLAMA_CONFIG, vocab_size=101, n_layers=1, dim=256, ffn_dim=512, heads=4, kv_heads=2, head_dim=64,
+    rope=RopeSpec(10000.0, 64),
+)  # fmt: skip
+"""Rows of whole super-blocks."""
+OWN = {"odd": ODD, "ragged": RAGGED, "wide": WIDE}
+
+
+def weights_of(model: str) -> tuple[Encoding, ...]:
+    """The encodings that a model can have."""
+    return FLOATS if model in FLOAT_MODELS else OTHERS if model == "wide" else WEIGHTS
 
 
 class Case(NamedTuple):
@@ -78,8 +91,8 @@ class Case(NamedTuple):
 def cases(isa: Isa) -> Iterator[Case]:
     """Each model with every encoding of weights that it can have; fewer models on all but the best set."""
     for m, name in enumerate(MODELS):
-        if isa is HOST_ISAS[0] or name in ("odd", "tiny-llama-window", "tiny-phi"):
-            for w, weights in enumerate(FLOATS if name in FLOAT_MODELS else WEIGHTS):
+        if isa is HOST_ISAS[0] or name in ("odd", "tiny-llama-window", "tiny-phi", "wide"):
+            for w, weights in enumerate(weights_of(name)):
                 yield Case(isa, name, weights, (DType.F16, DType.F32)[(m + w) % 2])
 
 
@@ -87,10 +100,15 @@ def is_one_of_few(case: Case) -> bool:
     """On the best set every model and every encoding, on the others the two ways of a product."""
     if case.isa is not HOST_ISAS[0]:
         return case.model == "odd" and case.weights in (enc.F16, enc.Q4_1)
-    if case.model == "odd":
-        return case.weights in (enc.F16, enc.Q8_0, enc.Q4_1)
-    own = FLOATS if case.model in FLOAT_MODELS else WEIGHTS
+    if case.model in ("odd", "wide"):
+        return case.weights in (enc.F16, enc.Q8_0, enc.Q4_1, enc.Q4_K, enc.Q6_K)
+    own = weights_of(case.model)
     return case.weights is own[(MODELS.index(case.model) + 2) % len(own)]
+
+
+def is_one_of_fewer(case: Case) -> bool:
+    """On the best set, one model."""
+    return case.isa is HOST_ISAS[0] and case.model == "odd" and is_one_of_few(case)
 
 
 def params(quick: Callable[[Case], bool]) -> list[Any]:
@@ -120,7 +138,8 @@ def calm(model: Model) -> Model:
 
 @cache
 def model_in(name: str, weights: Encoding) -> Model:
-    return with_weights(model_named(name), weights)
+    model = model_named(name)
+    return with_any_weights(model, weights) if name == "wide" else with_weights(model, weights)
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +159,7 @@ def check_each(case: Case, bound: int, rows: int, path: WritePath) -> int:
         if node.theirs.dtype == np.int64:
             same_bits(node.mine, node.theirs)
         doubtful += int(doubt.sum())
-    assert sum(isinstance(node.node.op, Region) for node in nodes) >= 2 * 3
+    assert sum(isinstance(node.node.op, Region) for node in nodes) > 3
     for mine, theirs in slabs:
         same_bits(mine, theirs)
     return doubtful
@@ -149,10 +168,10 @@ def check_each(case: Case, bound: int, rows: int, path: WritePath) -> int:
 @pytest.mark.parametrize("case", params(is_one_of_few))
 def test_each_node_from_the_same_inputs(case: Case) -> None:
     doubtful = sum(check_each(case, *step, path) for step in STEPS for path in WritePath)
-    assert doubtful <= 4, "a bound that is rarely the tight one says little"
+    assert doubtful <= 12, "a bound that is rarely the tight one says little"
 
 
-@pytest.mark.parametrize("case", params(lambda case: case.model == "odd" and is_one_of_few(case)))
+@pytest.mark.parametrize("case", params(is_one_of_fewer))
 def test_the_whole_step(case: Case) -> None:
     """Two threads: values are where the barriers say that they are."""
     rounded = case.weights not in FLOATS
