@@ -17,7 +17,7 @@ from devices.cpu.running import HOST_ISAS, Kernels
 from ostinato.devices.cpu.compiler import assembly
 from ostinato.devices.cpu.emit.builder import Function, Module, Value
 from ostinato.devices.cpu.emit.types import F32V
-from ostinato.devices.cpu.isa import ISAS, Isa
+from ostinato.devices.cpu.isa import ISAS, Isa, baseline
 from ostinato.devices.cpu.kernels.activation import Activation
 from ostinato.devices.cpu.kernels.argmax import ArgMaxRows
 from ostinato.devices.cpu.kernels.kernel import Kernel
@@ -62,15 +62,16 @@ def written(isa: Isa) -> str:
 
 def called_outside(text: str) -> set[str]:
     """The functions that assembly calls and doesn't define. Code may lie anywhere, so it loads addresses."""
-    called = re.findall(r"^\s+(?:callq?|jmpq?|movabsq)\s+\$?([A-Za-z_]\w*)\b", text, re.MULTILINE)
+    jumps = "callq?|jmpq?|movabsq|bl?"
+    called = re.findall(rf"^\s+(?:{jumps})\s+\$?([A-Za-z_]\w*)\b", text, re.MULTILINE)
     return {name for name in called if f"\n{name}:" not in text}
 
 
-@pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.name)
+@pytest.mark.parametrize("isa", [*ISAS.values(), baseline("arm64")], ids=lambda isa: f"{isa.name}-{isa.arch}")
 def test_kernels_keep_the_contract_on_every_set(isa: Isa) -> None:
     ir = written(isa)
     assert breaches(ir) == []
-    if isa.requires or isa in HOST_ISAS:
+    if isa.arch or isa in HOST_ISAS:
         assert called_outside(assembly(ir, isa)) == set()
 
 
@@ -117,9 +118,10 @@ def test_every_kernel_that_a_test_compiles_is_asked(monkeypatch: pytest.MonkeyPa
     goes_red(monkeypatch, running, "breaches", lambda ir: [], refused)
 
 
-def test_calls_into_the_library_are_seen() -> None:
-    module = Module(ISAS["generic"])
+@pytest.mark.parametrize("name", ["generic", "avx2", "neon_dotprod"])
+def test_calls_into_the_library_are_seen(name: str) -> None:
+    module = Module(ISAS[name])
     f = module.function("exponential", "ptr x")
     f.store(f.intrinsic("exp", f.load(F32V, f["x"])), f["x"])
     f.ret()
-    assert called_outside(assembly(module.text(), ISAS["generic"])) == {"expf"}
+    assert called_outside(assembly(module.text(), ISAS[name])) == {"expf"}

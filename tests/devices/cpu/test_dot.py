@@ -122,6 +122,8 @@ def test_two_products_to_a_lane_are_exact(kernels: Kernels) -> None:
         ("avx512vnni", r"vpdpbusd", "vpmaddubsw"),
         ("avxvnni", "{vex}\tvpdpbusd", "zmm"),
         ("avx2", "vpmaddubsw", "vpdpbusd"),
+        ("neon_i8mm", "usdot\t", "\tsdot\t"),
+        ("neon_dotprod", "\tsdot\t", "usdot\t"),
     ],
 )
 def test_each_set_uses_its_own_instruction(name: str, instruction: str, never: str) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import mmap
 import platform
+import sys
 from collections.abc import Callable
 
 import irs
 import pytest
 
-from ostinato.devices.cpu import compiler, isa
-from ostinato.devices.cpu.isa import ISAS, select
+from ostinato.devices.cpu import arm, compiler, isa
+from ostinato.devices.cpu.isa import ISAS, Isa, baseline, select
 from ostinato.errors import InstructionSetMissing, InvalidSetting
 
 x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 assembly")
 
+X86 = [one.name for one in ISAS.values() if one.arch == "x86_64"]
+ARM = [ISAS["neon_i8mm"], ISAS["neon_dotprod"], baseline("arm64")]
 HASWELL = ISAS["avx2"].requires
 SETS = [
     (ISAS["avx512vnni"].requires | {"avxvnni", "gfni"}, "avx512vnni"),
@@ -21,6 +25,9 @@ SETS = [
     (HASWELL | {"avxvnni"}, "avxvnni"),
     (HASWELL, "avx2"),
     (HASWELL - {"fma"}, "generic"),
+    (frozenset({"dotprod", "i8mm", "bf16"}), "neon_i8mm"),
+    (frozenset({"dotprod"}), "neon_dotprod"),
+    (frozenset({"i8mm"}), "generic"),
     (frozenset(), "generic"),
 ]
 
@@ -94,7 +101,7 @@ def test_avx512_copies_by_whole_registers() -> None:
 
 
 @x86
-@pytest.mark.parametrize("name", list(ISAS))
+@pytest.mark.parametrize("name", X86)
 def test_a_product_and_a_sum_are_not_fused(name: str) -> None:
     text = compiler.assembly(irs.MULTIPLY_ADD, ISAS[name])
     assert "mulps" in text
@@ -107,3 +114,36 @@ def test_a_product_and_a_sum_are_not_fused(name: str) -> None:
 def test_code_depends_on_the_set_and_not_on_the_host(name: str) -> None:
     """The shift would become a Galois-field instruction on a CPU that has them; the sets don't name those."""
     assert "gf2p8" not in compiler.assembly(irs.NIBBLES, ISAS[name])
+
+
+@pytest.mark.parametrize("isa", ARM, ids=lambda isa: isa.name)
+def test_arm_code_can_be_looked_at_on_every_machine(isa: Isa) -> None:
+    text = compiler.assembly(irs.MULTIPLY_ADD, isa)
+    assert "fmul\tv0.4s" in text
+    assert "fadd\tv0.4s" in text
+    assert "fmla" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "features"),
+    [
+        ({16: 0, 26: 0}, set()),
+        ({16: 1 << 20, 26: 0}, {"dotprod"}),
+        ({16: 1 << 13, 26: 1 << 20}, set()),
+        ({16: 0xFFFFFFFF, 26: 1 << 13}, {"dotprod", "i8mm"}),
+    ],
+)
+def test_what_linux_tells_of_an_arm_cpu(
+    monkeypatch: pytest.MonkeyPatch, words: dict[int, int], features: set[str]
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(arm, "auxiliary", words.__getitem__)
+    assert arm.features() == features
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert arm.features() == set()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="getauxval is Linux's")
+def test_the_auxiliary_vector_is_asked() -> None:
+    assert arm.auxiliary(6) == mmap.PAGESIZE  # AT_PAGESZ

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,13 @@ def test_the_sets_that_can_shuffle_bytes_do(name: str, register: str) -> None:
     found = [line for line in assembly(module.text(), ISAS[name]).splitlines() if "vpshufb" in line]
     assert found
     assert all(register in line for line in found)
+
+
+@pytest.mark.parametrize("name", ["neon_i8mm", "neon_dotprod"])
+def test_arm_has_an_instruction_for_sixteen_bytes(name: str) -> None:
+    module = Module(ISAS[name])
+    Lookup(SIGNED, 64).emit(module)
+    assert len(re.findall(r"^\ttbl\tv", assembly(module.text(), ISAS[name]), re.MULTILINE)) == 4
 
 
 def test_a_type_is_what_its_text_says() -> None:

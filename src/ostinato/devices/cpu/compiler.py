@@ -65,7 +65,7 @@ def compile_module(ir: str, isa: Isa, cache: CodeCache | None) -> NativeModule:
 
 
 def assembly(ir: str, isa: Isa) -> str:
-    """The assembly that `compile_module` would make, also for a set that this CPU lacks."""
+    """The assembly that `compile_module` would make, also for a set of another CPU or architecture."""
     machine = _target_machine(isa)
     with _optimised(ir, machine) as module:
         return str(machine.emit_assembly(module))
@@ -78,9 +78,8 @@ def _emit(ir: str, isa: Isa) -> bytes:
 
 
 def _target_machine(isa: Isa) -> Any:
-    target = llvm.binding().Target.from_triple(llvm.triple())
     # "jitdefault": code and constants may lie anywhere, so nothing relies on where the system puts them.
-    return target.create_target_machine(
+    return llvm.target(isa.arch).create_target_machine(
         cpu=isa.cpu, features=isa.features, opt=3, codemodel="jitdefault", jit=True
     )
 

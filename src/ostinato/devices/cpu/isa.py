@@ -1,7 +1,8 @@
 """The instruction sets that kernels are written for, and which of them this machine has.
 
 A set names its LLVM CPU and features outright, so code for a set depends on the set and not on the host that
-compiled it. The levels are those of the x86-64 psABI (https://gitlab.com/x86-psABIs/x86-64-ABI).
+compiled it. The levels are those of the x86-64 psABI (https://gitlab.com/x86-psABIs/x86-64-ABI); every
+aarch64 CPU has NEON, fma and conversions of f16.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ostinato.devices.cpu import llvm
+from ostinato.devices.cpu import arm, llvm
 from ostinato.errors.cpu import InstructionSetMissing
 from ostinato.errors.generate import InvalidSetting
 from ostinato.host import env
@@ -22,7 +23,8 @@ from ostinato.host import env
 class Isa:
     """An instruction set: `cpu` and `features` are LLVM's, `requires` are the host features it needs.
 
-    `fma`: `llvm.fma` is one instruction, not a call into the C library.
+    `fma`: `llvm.fma` is one instruction, not a call into the C library. `arch`: the architecture as triples
+    have it; empty for the one that this process runs on.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Isa:
     features: str
     fma: bool
     requires: frozenset[str]
+    arch: str = "x86_64"
 
 
 _V2 = frozenset({"cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"})
@@ -37,12 +40,13 @@ _V3 = _V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsa
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
-def _baseline() -> Isa:
-    """What every machine of this architecture has."""
-    machine = platform.machine().lower()
+def baseline(machine: str) -> Isa:
+    """What every machine of an architecture has; `machine` is its name in any system."""
     if machine in {"x86_64", "amd64"}:
         return Isa("generic", "x86-64", "", fma=False, requires=frozenset())
-    return Isa("generic", "", "", fma=machine in {"aarch64", "arm64"}, requires=frozenset())
+    if machine in {"aarch64", "arm64"}:
+        return Isa("generic", "generic", "", fma=True, requires=frozenset(), arch="aarch64")
+    return Isa("generic", "", "", fma=False, requires=frozenset(), arch="")
 
 
 ISAS: Mapping[str, Isa] = MappingProxyType(
@@ -54,17 +58,22 @@ ISAS: Mapping[str, Isa] = MappingProxyType(
                 requires=_V4 | {"avx512vnni"}),
             Isa("avxvnni", "x86-64-v3", "+avxvnni", fma=True, requires=_V3 | {"avxvnni"}),
             Isa("avx2", "x86-64-v3", "", fma=True, requires=_V3),
-            _baseline(),
+            Isa("neon_i8mm", "generic", "+dotprod,+i8mm", fma=True, requires=frozenset({"dotprod", "i8mm"}),
+                arch="aarch64"),
+            Isa("neon_dotprod", "generic", "+dotprod", fma=True, requires=frozenset({"dotprod"}),
+                arch="aarch64"),
+            baseline(platform.machine().lower()),
         )
     }
 )  # fmt: skip
-"""Every set by name, best first; the last runs everywhere."""
+"""Every set by name, those of an architecture best first; the last runs everywhere."""
 
 
 @functools.cache
 def host_features() -> frozenset[str]:
     """LLVM's names of what this CPU and its system can do. Raises NativeCompilerMissing."""
-    return frozenset(name for name, there in llvm.binding().get_host_cpu_features().items() if there)
+    found = llvm.binding().get_host_cpu_features()
+    return frozenset(name for name, there in found.items() if there) | arm.features()
 
 
 def require(isa: Isa) -> None:

@@ -33,6 +33,23 @@ def triple() -> str:
     return str(binding().get_process_triple())
 
 
+def target(arch: str) -> Any:
+    """LLVM's target for code of `arch`: that of this process where it is of that architecture, or none is
+    named; elsewhere Linux's, whose code can only be looked at. Raises what `binding` does."""
+    llvm, own = binding(), triple()
+    if not arch or own.partition("-")[0].replace("arm64", "aarch64") == arch:
+        return llvm.Target.from_triple(own)
+    _know_all()
+    return llvm.Target.from_triple(f"{arch}-unknown-linux-gnu")
+
+
+@functools.cache
+def _know_all() -> None:
+    llvm = binding()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
 @functools.cache
 def _initialised() -> Any:
     try:

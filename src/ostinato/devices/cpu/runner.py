@@ -58,6 +58,8 @@ def _work(module: Module) -> None:
     mine = sync.thread_line(f, thread)
     if sync.is_x86(module.isa):
         _default_mode(f, mine)
+    elif module.isa.arch == "aarch64":
+        _default_mode_of_arm(f, mine)
     n = f.load(I64, control, at.THREADS)
     scratch = f.at(f.load(PTR, control, at.SCRATCH), f.load(I64, control, at.STRIDE) * thread)
     job = f.load(PTR, control, at.JOB)
@@ -81,6 +83,8 @@ def _work(module: Module) -> None:
     f.call("barrier", VOID, control, thread)
     if sync.is_x86(module.isa):
         f.call("llvm.x86.sse.ldmxcsr", VOID, f.at(mine, at.CALLERS_MODE))
+    elif module.isa.arch == "aarch64":
+        f.call("llvm.aarch64.set.fpcr", VOID, f.load(I32, mine, at.CALLERS_MODE).cast("zext", I64))
     f.ret()
 
 
@@ -89,6 +93,12 @@ def _default_mode(f: Function, mine: Value) -> None:
     f.call("llvm.x86.sse.stmxcsr", VOID, f.at(mine, at.CALLERS_MODE))
     f.store(f.const(I32, _DEFAULT_MODE), mine, at.MODE)
     f.call("llvm.x86.sse.ldmxcsr", VOID, f.at(mine, at.MODE))
+
+
+def _default_mode_of_arm(f: Function, mine: Value) -> None:
+    """The same: FPCR 0. Its upper half is reserved."""
+    f.store(f.call("llvm.aarch64.get.fpcr", I64).cast("trunc", I32), mine, at.CALLERS_MODE)
+    f.call("llvm.aarch64.set.fpcr", VOID, f.const(I64, 0))
 
 
 def _there(f: Function, pointer: Value) -> Value:

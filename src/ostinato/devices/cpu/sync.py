@@ -135,6 +135,8 @@ def _pause(f: Function) -> None:
     if is_x86(f.module.isa):
         f.module.declare("declare void @llvm.x86.sse2.pause()")
         f.raw("call void @llvm.x86.sse2.pause()")
+    elif f.module.isa.arch == "aarch64":
+        f.call("llvm.aarch64.hint", VOID, f.const(I32, 1))  # yield
 
 
 def _futex(f: Function, op: int, value: Value) -> None:

@@ -210,6 +210,17 @@ class Function:
         half = value.type.lanes // 2
         return self.shuffle(value, range(half)), self.shuffle(value, range(half, 2 * half))
 
+    def split(self, value: Value, parts: int) -> list[Value]:
+        """The lanes in so many vectors, from the lowest on."""
+        size = value.type.lanes // parts
+        return [self.shuffle(value, range(first, first + size)) for first in range(0, value.type.lanes, size)]
+
+    def join(self, parts: Sequence[Value]) -> Value:
+        """The inverse, of a power of two."""
+        while len(parts) > 1:
+            parts = [self.concat(low, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
     def sum(self, value: Value) -> Value:
         """All lanes added, the upper half to the lower until one is left: one order for every set."""
         while value.type.lanes > 1:

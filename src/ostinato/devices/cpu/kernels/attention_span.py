@@ -237,8 +237,9 @@ def _lanes(f: Function, row: Attended, first: Value) -> tuple[Value, Value | Non
 
 def budget(f: Function) -> int:
     """Machine vectors that sums can be held in, beside what is loaded."""
-    requires = f.module.isa.requires
-    return 24 if "avx512f" in requires else 6 if "avx2" in requires else 3
+    isa = f.module.isa
+    # 32 registers of 16 lanes; 16 of 8, or 32 of 4; 16 of 4.
+    return 24 if "avx512f" in isa.requires else 6 if "avx2" in isa.requires or isa.arch == "aarch64" else 3
 
 
 def groups(count: int, most: int) -> Iterator[tuple[int, int]]:

@@ -20,6 +20,10 @@ def lookup(f: Function, table: Sequence[int], index: Value) -> Value:
     if isa in ("avxvnni", "avx2") and index.type.lanes == 64:
         half = f.vector(I8.x(32), entries * 2)
         return f.concat(*(f.call("llvm.x86.avx2.pshuf.b", half.type, half, each) for each in f.halves(index)))
+    if f.module.isa.arch == "aarch64" and index.type.lanes % 16 == 0:
+        whole, name = f.vector(I8.x(16), entries), "llvm.aarch64.neon.tbl1.v16i8"
+        parts = f.split(index, index.type.lanes // 16)
+        return f.join([f.call(name, whole.type, whole, part) for part in parts])
     # Much code, so it stands in the module once.
     name = f"lookup_{hashlib.sha256(repr((entries, index.type)).encode()).hexdigest()[:12]}"
     if name not in f.module:

@@ -16,7 +16,7 @@ def narrow(f: Function, singles: Value) -> Value:
     system has.
     """
     lanes = singles.type.lanes
-    if "f16c" in f.module.isa.requires:
+    if "f16c" in f.module.isa.requires or f.module.isa.arch == "aarch64":
         return singles.cast("fptrunc", F16).cast("bitcast", I16.x(lanes))
     word = I32.x(lanes)
     bits = singles.cast("bitcast", word)

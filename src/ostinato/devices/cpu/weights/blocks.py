@@ -15,7 +15,7 @@ from typing import ClassVar
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, I32V, Type
 from ostinato.devices.cpu.isa import Isa
-from ostinato.devices.cpu.kernels.dot import dot_block
+from ostinato.devices.cpu.kernels.dot import dot_block, taken_off
 from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
 
@@ -69,6 +69,7 @@ class BlockForm(PackedForm):
 
     def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
         layout, meta = self.unit, units(k) * UNIT
+        off = taken_off(isa, self.limit, self.over)
         start = {str(t): f.zero(F32V) for t in range(len(rows))}
         for u, s in f.range(0, units(k), 1, **start):
             unit = f.at(w, u * layout.nbytes)
@@ -81,8 +82,8 @@ class BlockForm(PackedForm):
                     minimum = self.scale(f, f.load(self.scale_type.x(GROUP), unit, layout.mins[b]))
                 for t in range(len(rows)):
                     record = f.at(records[t], b * RECORD)
-                    acc = start_of(f, record, self.over)
-                    acc = dot_block(f, isa, acc, weights, quants[t], b * BLOCK, self.limit)
+                    acc = start_of(f, record, self.over - off)
+                    acc = dot_block(f, isa, acc, weights, quants[t], b * BLOCK, self.limit, off)
                     both = scale * f.broadcast(f.load(F32, record))
                     total = f.fma(both, acc.cast("sitofp", F32), s[str(t)])
                     if layout.mins is not None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32, I8, I32
 from ostinato.devices.cpu.isa import Isa
-from ostinato.devices.cpu.kernels.dot import dot_block
+from ostinato.devices.cpu.kernels.dot import dot_block, taken_off
 from ostinato.devices.cpu.weights.blocks import start_of
 from ostinato.devices.cpu.weights.packed import GROUP
 from ostinato.devices.cpu.weights.supers import Add, RowBlock, SuperForm
@@ -25,13 +25,14 @@ class SuperForm32(SuperForm):
     def block(self, f: Function, isa: Isa, pair: Value, b: int) -> Add:
         weights = self.bytes_of(f, pair, self.pair.quants[b])
         scale = f.load(I8.x(GROUP), pair, self.pair.scales[b]).cast(self._widen, I32)
+        off = taken_off(isa, self.limit, self.over)
         minimum: list[Value] = []
         if self.pair.mins is not None:
             minimum.append(f.load(I8.x(GROUP), pair, self.pair.mins[b]).cast("zext", I32).cast("sitofp", F32))
 
         def add(row: RowBlock, sums: list[Value]) -> list[Value]:
-            start = start_of(f, row.record, self.over)
-            total = dot_block(f, isa, start, weights, row.quants, 0, self.limit) * scale
+            start = start_of(f, row.record, self.over - off)
+            total = dot_block(f, isa, start, weights, row.quants, 0, self.limit, off) * scale
             factors = [total.cast("sitofp", F32), *minimum]
             d = [f.broadcast(f.load(F32, row.record, 4 * i)) for i in range(len(factors))]  # d and d·sum(q)
             return [f.fma(*each) for each in zip(factors, d, sums, strict=True)]
