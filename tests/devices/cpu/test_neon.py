@@ -46,3 +46,4 @@ def test_threads_work_in_the_default_mode_and_give_it_back(name: str) -> None:
     work = code[code.index("pool_work:") :].split(".cfi_endproc")[0]
     assert re.search(r"mrs\tx\d+, FPCR.*msr\tFPCR, xzr.*msr\tFPCR, x\d", work, re.DOTALL | re.IGNORECASE)
     assert re.search(r"\byield\b", code)
+    assert len(re.findall(r"mrs\tx\d+, CNTVCT_EL0", work, re.IGNORECASE)) == 2, "for profiles"

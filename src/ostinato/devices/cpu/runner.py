@@ -11,7 +11,8 @@ It has base · ceil(multiplier / divisor) items, or base where there is no multi
 barrier. Thread t of n does the items items·t/n … items·(t+1)/n - 1 in one call `kernel(args, low, high,
 scratch, t)`, or none where that is empty. A job is int64 cells: address of the steps, their number, and the
 address of a profile buffer or 0. A profile is u64 `[threads][steps][2]`: the cycle counter before and after
-each thread's part of each step (on x86 the time-stamp counter, elsewhere LLVM's steady counter).
+each thread's part of each step (on x86 the time-stamp counter, on aarch64 the virtual timer's, elsewhere
+LLVM's steady counter).
 
 A barrier makes all that was written before it visible, by the order of the words in `sync`. Kernels thus
 write no non-temporal stores, which x86 leaves out of that order.
@@ -113,6 +114,12 @@ def _multiplier(f: Function, step: Value) -> Value:
 
 
 def _stamp(f: Function, where: Value, offset: int) -> None:
+    if f.module.isa.arch == "aarch64":
+        # Of LLVM's own two, one is 0 here, and the other needs the system's leave.
+        f.module.declare("declare i64 @llvm.read_volatile_register.i64(metadata)")
+        register = 'metadata !{!"CNTVCT_EL0"}'
+        f.store(f.op(I64, f"call i64 @llvm.read_volatile_register.i64({register})"), where, offset)
+        return
     counter = "readcyclecounter" if sync.is_x86(f.module.isa) else "readsteadycounter"
     f.module.declare(f"declare i64 @llvm.{counter}()")
     f.store(f.op(I64, f"call i64 @llvm.{counter}()"), where, offset)
