@@ -128,7 +128,9 @@ class _Unpacked:
     def pack(self, recipe: PackRecipe, tensors: Sequence[EncodedTensor]) -> Storage:
         layout = self._device.traits.layout(tensors[0].encoding, len(tensors[0].shape))
         assert layout is not None, "the plan had one"
-        return self._device.allocate(sum(prod(t.shape) for t in tensors), DType.F32, layout.stored)
+        shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])
+        filled_up = -(-layout.nbytes(shape) // DType.F32.nbytes)
+        return self._device.allocate(max(prod(shape), filled_up), DType.F32, layout.stored)
 
 
 def explain(

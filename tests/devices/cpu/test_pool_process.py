@@ -28,6 +28,8 @@ LIMIT = 30.0
 
 PRELUDE = """
 import atexit, os, signal, sys, threading, time
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 at_exit = []
 atexit.register(lambda: [each() for each in at_exit])  # registered first, so it runs last
 import numpy as np
