@@ -17,12 +17,14 @@ from ostinato.errors import CapacityExceeded, TokenOutOfRange
 from ostinato.runtime.context import InferenceContext
 from sabotage import NOTICED, goes_red
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 class Case:
     """A slot whose last token was captured, and the request that would follow."""
 
-    def __init__(self, capacity: int = 16) -> None:
-        self.place = world("cpu")
+    def __init__(self, capacity: int = 16, where: str = "cpu") -> None:
+        self.place = world(where)
         self.model = micro_llama()
         self.cache = self.place.cache(self.model, capacity=capacity)
         self.context = self.place.context
@@ -66,17 +68,21 @@ CHANGES: dict[str, Callable[[Case], object]] = {
 }
 
 
+by_place = pytest.mark.parametrize("where", ["reference", "cpu"])
+
+
+@by_place
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_it_does_not_cover(change: str) -> None:
-    case = Case()
+def test_what_it_does_not_cover(change: str, where: str) -> None:
+    case = Case(where=where)
     assert case.covered()
     CHANGES[change](case)
     assert not case.covered()
 
 
-def check_equal_to_a_replan(tokens: int = 6) -> None:
+def check_equal_to_a_replan(where: str = "cpu", tokens: int = 6) -> None:
     """Token by token, by argmax and by logits, with cuts and another cache in between."""
-    case = Case()
+    case = Case(where=where)
     other = case.place.cache(case.model, capacity=16)
     short = 0
     for step in range(tokens):
@@ -84,14 +90,16 @@ def check_equal_to_a_replan(tokens: int = 6) -> None:
             short += case.slot.replay is not None
             expected = case.place.oracle(case.model, [step], cache)
             same_bits(CAPTURED(case.model, [step], cache, case.place, case.slot), expected)
-            likeliest = CAPTURED(case.model, [step], cache, case.place, case.slot, want=Argmax())
-            assert isinstance(likeliest, int)
             cache.truncate_to(cache.length - 1)
+            likeliest = CAPTURED(case.model, [step], cache, case.place, case.slot, want=Argmax())
+            assert type(likeliest) is int
+            assert likeliest == expected.argmax()
     assert short > 2
 
 
-def test_equal_to_a_replan() -> None:
-    check_equal_to_a_replan()
+@by_place
+def test_equal_to_a_replan(where: str) -> None:
+    check_equal_to_a_replan(where)
 
 
 def test_bad_tokens_and_a_full_cache_are_refused_as_ever() -> None:

@@ -329,7 +329,9 @@ def check_runs_between_replays(kind: str, in_place: bool) -> None:
         assert case.cells[at].tolist() == case.out[:4]
 
 
-@pytest.mark.parametrize(("kind", "in_place"), [("reference", False), ("cpu", False), ("cpu", True)])
+@pytest.mark.parametrize(
+    ("kind", "in_place"), [("reference", False), ("reference", True), ("cpu", False), ("cpu", True)]
+)
 def test_runs_between_replays_change_nothing_of_a_capture(kind: str, in_place: bool) -> None:
     check_runs_between_replays(kind, in_place)
 
@@ -411,6 +413,24 @@ def test_a_replay_writes_nothing_that_a_run_in_flight_reads(kind: str) -> None:
     assert frozen.buffers() == before
     frozen.captured.replay(frozen.values).wait()
     assert frozen.buffers() == [[7, 7, 7, 7, 1, 1, 1, 1], [3]]
+
+
+@by_kind
+def test_an_open_capture_runs_what_its_buffers_hold(kind: str) -> None:
+    frozen = Frozen(kind)
+    captured, case = frozen.captured, frozen.case
+    assert isinstance(captured, OpenCapture)
+    assert set(captured.buffers) == {case.x.id, case.start.id}
+    captured.buffers[case.x.id][...] = 5
+    captured.buffers[case.start.id][...] = 6
+    with frozen.workspace.in_flight, pytest.raises(WorkspaceBusy):
+        captured.run()
+    assert not any(case.out)
+    captured.run().wait()
+    assert case.out == [0, 5, 10, 15, 0, 0, 0, 0]
+    assert case.cells[6].tolist() == [0, 5, 10, 15]
+    captured.replay(frozen.values).wait()
+    assert case.out == [0, 7, 14, 21, 0, 0, 0, 0]
 
 
 @by_kind

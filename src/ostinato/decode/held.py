@@ -18,7 +18,6 @@ from ostinato.decode.step import (
     CACHED_LEN,
     OUT_ROWS,
     ROWS,
-    StepGraph,
     slab_bindings,
     step_env,
 )
@@ -33,15 +32,11 @@ from ostinato.decode.want import (
 from ostinato.device.storage import Storage
 from ostinato.device.traits import WritePath
 from ostinato.errors.decode import CapacityExceeded, TokenDataMismatch
-from ostinato.ir.location import Location
 from ostinato.ir.shape import NodeId
 from ostinato.ir.symbols import SymEnv, SymId
 from ostinato.models.contract import Model
-from ostinato.models.rope import RopeTable
-from ostinato.plan.optimized import OptimizedGraph
-from ostinato.runtime.compiled import BoundPlan, CompiledPlan
+from ostinato.runtime.compiled import BoundPlan
 from ostinato.runtime.context import Bindings, InferenceContext
-from ostinato.runtime.registry import Registry
 from ostinato.runtime.staging import Staging
 from ostinato.runtime.storage_cache import StorageCache
 
@@ -75,7 +70,17 @@ class HeldSession:
         max_rows: int,
     ) -> None:
         self._context = context
-        self._shared = shared
+        self.step = shared.step
+        """The source graph's nodes by what they mean."""
+        self.compiled = shared.compiled
+        self.optimized = self.graph = shared.compiled.plan
+        """The prepared, optimised graph, frozen; roots and data Consts have the source graph's ids."""
+        self.ropes = shared.ropes
+        """The model's."""
+        self.location = context.location
+        """The device that runs what nothing ties to another."""
+        self.devices = context.devices
+        """Those that it runs on: another registry's are others, whatever they are called."""
         self.structure = structure
         self.base_cache = base_cache
         self.alloc_id = alloc_id
@@ -114,25 +119,9 @@ class HeldSession:
         return cls(context, shared, structure, base, cache.alloc_id, max_rows)
 
     def _bind(self, cache: StorageCache) -> BoundPlan:
-        return self._shared.compiled.bind(cache.of_graph(self.step.graph.id), self._bounds)
+        return self.compiled.bind(cache.of_graph(self.step.graph.id), self._bounds)
 
     # what the plan is
-
-    @property
-    def step(self) -> StepGraph:
-        """The source graph's nodes by what they mean."""
-        return self._shared.step
-
-    @property
-    def compiled(self) -> CompiledPlan:
-        return self._shared.compiled
-
-    @property
-    def optimized(self) -> OptimizedGraph:
-        """The prepared, optimised graph, frozen; roots and data Consts have the source graph's ids."""
-        return self._shared.compiled.plan
-
-    graph = optimized
 
     @property
     def graph_node_count(self) -> int:
@@ -142,16 +131,6 @@ class HeldSession:
     @property
     def max_seq_len(self) -> int:
         return self.structure.max_seq_len
-
-    @property
-    def location(self) -> Location:
-        """The device that runs what nothing ties to another."""
-        return self._context.location
-
-    @property
-    def devices(self) -> Registry:
-        """Those that it runs on: another registry's are others, whatever they are called."""
-        return self._context.devices
 
     @property
     def logits_node(self) -> NodeId:
@@ -248,14 +227,9 @@ class HeldSession:
         if start + count > self.max_seq_len:
             raise CapacityExceeded(start + count, self.max_seq_len)
 
-    @property
-    def ropes(self) -> RopeTable:
-        """The model's."""
-        return self._shared.ropes
-
     def data_of(self, ids: npt.NDArray[np.int64], start: int) -> DecodeTokenData:
         """The data of rows `ids` that stand at positions start, start + 1, …"""
-        return data_of_rows(self.step, self._shared.ropes, ids, start)
+        return data_of_rows(self.step, self.ropes, ids, start)
 
     def _run(self, data: Mapping[NodeId, Array], env: SymEnv, want: Want) -> Result:
         root, bound = self.root_of(want), self._bound

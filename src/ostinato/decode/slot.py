@@ -104,8 +104,10 @@ def invalidate_decode_pair(slot: DecodeSlot, reason: str) -> None:
 
 def leave_other_devices(slot: DecodeSlot, devices: Registry) -> None:
     """Drop sessions made on another registry's devices: the same names are not the same devices."""
-    if any(session.devices is not devices for session in slot.sessions.values()):
-        invalidate_decode_pair(slot, "the devices are those of another registry")
+    for session in slot.sessions.values():
+        if session.devices is not devices:
+            invalidate_decode_pair(slot, "the devices are those of another registry")
+            break
 
 
 class Outcome(Enum):

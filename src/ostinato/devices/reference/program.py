@@ -209,14 +209,27 @@ class ReferenceCapture:
         self._registers = bound._loaded(env, _NO_OVERLAY)
         self._targets = bound._targets(env)
 
+    @property
+    def buffers(self) -> Mapping[NodeId, HostArray]:
+        """The inputs where they lie: a caller that owns them may write there, and `run`."""
+        return {node: array for node, (_, array) in self._varying.items()}
+
+    def run(self) -> Done:
+        """Replay what the inputs hold. Raises WorkspaceBusy, IndexOutOfRange."""
+        with self._bound._workspace:
+            self._run()
+        return _DONE
+
     def replay(self, values: Mapping[NodeId, HostArray]) -> Done:
         fitted = self.check(values)
-        bound = self._bound
-        with bound._workspace:
+        with self._bound._workspace:
             for node, value in fitted.items():
                 self._varying[node][1][...] = value
-            bound._run(self._registers.copy(), self._targets, self._env)
+            self._run()
         return _DONE
+
+    def _run(self) -> None:
+        self._bound._run(self._registers.copy(), self._targets, self._env)
 
     def check(self, values: Mapping[NodeId, HostArray]) -> Mapping[NodeId, HostArray]:
         """The values as they go into the buffers; raises UnboundConst, NotVarying or BindingMismatch."""
