@@ -13,12 +13,13 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ostinato import hub
 from ostinato.decode.forward import (
     borrow_logits,
     forward_with_kv_context_captured,
@@ -27,8 +28,11 @@ from ostinato.decode.forward import (
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.want import LAST, Argmax
+from ostinato.device.segment import Segment
+from ostinato.device.storage import Storage
 from ostinato.devices.reference import ReferenceDevice
-from ostinato.hub import DEFAULT_MODEL, resolve
+from ostinato.ir.shape import NodeId, resolve
+from ostinato.ir.symbols import SymEnv
 from ostinato.models.loader import load_model
 from ostinato.runtime.context import InferenceContext
 from ostinato.runtime.registry import Registry
@@ -41,32 +45,44 @@ class Free(ReferenceDevice):
 
     work: Callable[[], object] = staticmethod(lambda: None)
 
-    def compile(self, segment: Any) -> Any:
-        return self
+    def compile(self, segment: Segment) -> Any:
+        return FreeProgram(self, segment)
+
+
+class FreeProgram:
+    """A program, what it is bound to, its capture and its runs in one: there is nothing to tell apart."""
+
+    def __init__(self, device: Free, segment: Segment) -> None:
+        self.device, self.segment = device, segment
+        self.slots: Mapping[NodeId, Storage] = {}
+        self.buffers: dict[NodeId, Any] = {}
 
     def workspace(self) -> None:
         return None
 
-    def bind(self, slots: Any, workspace: Any, outputs: Any) -> Any:
+    def bind(self, slots: Mapping[NodeId, Storage], workspace: Any, outputs: Any) -> FreeProgram:
+        bound = FreeProgram(self.device, self.segment)
+        bound.slots = slots
+        return bound
+
+    def freeze(self, varying: Sequence[NodeId], env: SymEnv) -> FreeProgram:
+        shapes = {slot.node: resolve(slot.shape, env) for slot in self.segment.inputs if slot.node in varying}
+        self.buffers = {node: self.slots[node].parts[0].data.reshape(shapes[node]) for node in varying}
         return self
 
-    def freeze(self, varying: Any, env: Any) -> Any:
+    def run(self, env: Any = None, overlay: Any = None) -> FreeProgram:
+        self.device.work()
         return self
 
-    def run(self, env: Any, overlay: Any = None) -> Any:
-        self.work()
-        return self
-
-    def replay(self, values: Any) -> Any:
-        self.work()
-        return self
+    def replay(self, values: Any) -> FreeProgram:
+        return self.run()
 
     def wait(self) -> None:
         return None
 
 
 def main(name: str) -> None:
-    model, device, devices, slot = load_model(resolve(name).path), Free(), Registry(), DecodeSlot()
+    model, device, devices, slot = load_model(hub.resolve(name).path), Free(), Registry(), DecodeSlot()
     devices.register(device)
     context = InferenceContext(device.location, devices)
     cache = KvCache.allocate(model, context, 2 * POSITION)
@@ -102,4 +118,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if sys.argv[1:] else DEFAULT_MODEL)
+    main(sys.argv[1] if sys.argv[1:] else hub.DEFAULT_MODEL)
