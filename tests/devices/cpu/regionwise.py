@@ -238,7 +238,8 @@ class Compared:
             return none
         x = normed(parts.norm, *(self._operand(i) for i in (parts.x, *parts.norm_operands)))
         blocks = x.reshape(len(x), -1, parts.quantize.block)
-        steps = np.abs(blocks * 127 / np.abs(blocks).max(-1, keepdims=True))
+        with np.errstate(invalid="ignore"):  # zeros alone leave no doubt
+            steps = np.abs(blocks * 127 / np.abs(blocks).max(-1, keepdims=True))
         doubt: np.ndarray = (np.abs(steps % 1 - 0.5) < IN_DOUBT).any((1, 2))
         return doubt
 
