@@ -8,6 +8,7 @@ import time
 import click
 
 from ostinato.cli.console import Console, console_options
+from ostinato.errors.host import CacheNotWritable
 
 
 @click.group()
@@ -58,7 +59,10 @@ def clear(console: Console) -> None:
     from ostinato.devices.cpu.code_cache import CodeCache
 
     code = CodeCache.of_user()
-    removed = code.clear()
+    try:
+        removed = code.clear()
+    except OSError as error:
+        raise CacheNotWritable(str(code.folder), error.strerror or str(error)) from error
     freed = sum(entry.nbytes for entry in removed)
     console.note(f"removed {_counted(len(removed))} ({_size(freed)}) from {code.folder}")
 

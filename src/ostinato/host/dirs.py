@@ -32,6 +32,12 @@ def code_dir(*, create: bool = True) -> Path:
     return private(folder) if create else folder
 
 
+def packed_dir(*, create: bool = True) -> Path:
+    """The folder of packed weights inside `cache_dir()`. Raises `OSError` when it cannot be created."""
+    folder = cache_dir(create=create) / "packed"
+    return private(folder) if create else folder
+
+
 def private(folder: Path) -> Path:
     """`folder`, created for its owner alone; one that is there already keeps the mode its owner gave it."""
     if not folder.is_dir():

@@ -25,8 +25,8 @@ import pytest
 from ostinato.devices.cpu import code_cache, llvm
 from ostinato.devices.cpu.code_cache import CodeCache
 from ostinato.devices.cpu.isa import ISAS
-from ostinato.errors import CacheNotWritable
-from ostinato.host import atomic, dirs, version
+from ostinato.host import dirs, version
+from ostinato.host import kept as kept_files
 from sabotage import goes_red, nothing
 
 KEYS = [f"{index:064x}" for index in range(20)]
@@ -37,7 +37,7 @@ IR = irs.constant(1)
 @pytest.fixture(autouse=True)
 def _a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was said yet."""
-    monkeypatch.setattr(code_cache, "_unsaid", threading.Lock())
+    monkeypatch.setattr(CodeCache, "unsaid", threading.Lock())
 
 
 @pytest.fixture
@@ -151,9 +151,7 @@ def check_every_flipped_bit_is_seen(cache: CodeCache) -> None:
 
 
 def test_every_flipped_bit_is_seen(fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        atomic, "write_bytes", lambda path, data: path.write_bytes(data) and path.chmod(0o600)
-    )
+    monkeypatch.setattr(os, "fsync", nothing)
     goes_red(
         monkeypatch, code_cache, "unsealed", lambda key, file: file[HEADER:],
         lambda: check_every_flipped_bit_is_seen(fresh()),
@@ -221,18 +219,18 @@ def trusting(info: os.stat_result) -> str:
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o720, 0o702, 0o777])
 def test_a_folder_that_others_may_write_to(fresh, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
-    goes_red(monkeypatch, code_cache, "distrust", trusting,
+    goes_red(monkeypatch, kept_files, "distrust", trusting,
              lambda: check_a_folder_that_others_may_write_to(fresh(), mode))  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", [0o660, 0o602, 0o666])
 def test_an_entry_that_others_may_write_to(fresh, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
-    goes_red(monkeypatch, code_cache, "distrust", trusting,
+    goes_red(monkeypatch, kept_files, "distrust", trusting,
              lambda: check_an_entry_that_others_may_write_to(fresh(), mode))  # fmt: skip
 
 
 def test_a_folder_of_someone_else(fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_red(monkeypatch, code_cache, "distrust", trusting,
+    goes_red(monkeypatch, kept_files, "distrust", trusting,
              lambda: check_a_folder_of_someone_else(fresh(), monkeypatch))  # fmt: skip
 
 
@@ -302,7 +300,7 @@ def test_a_file_where_the_folder_should_be(folder: Path, caplog: pytest.LogCaptu
     assert folder.read_text() == "mine"
     assert len(caplog.records) == 1
     assert cache.doubt() == "it is no folder"
-    with pytest.raises(CacheNotWritable):
+    with pytest.raises(NotADirectoryError):
         cache.clear()
 
 
@@ -475,7 +473,7 @@ def test_processes_that_write_and_evict_at_once(folder: Path) -> None:
     cache = CodeCache(folder, max_bytes=cap)
     assert intact(cache) > 0
     assert sum(entry.nbytes for entry in cache.entries()) <= cap
-    assert all(code_cache._NAME.fullmatch(path.name) for path in folder.iterdir())
+    assert all(cache._name.fullmatch(path.name) for path in folder.iterdir())
 
 
 def test_processes_that_are_killed(folder: Path) -> None:
@@ -537,4 +535,4 @@ def test_the_instruction_set_is_in_the_key(field: str) -> None:
 def test_the_code_is_in_the_key() -> None:
     keys = {CodeCache.key_of(ir, one) for ir in (IR, IR + " ", "") for one in ISAS.values()}
     assert len(keys) == 3 * len(ISAS)
-    assert all(code_cache._NAME.fullmatch(f"{key}.code") for key in keys)
+    assert all(CodeCache(None).file_name(key) == f"{key}.code" for key in keys)
