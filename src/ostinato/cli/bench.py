@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from ostinato.cli.bench_modes import told as modes_told
 from ostinato.cli.bench_rates import told as rates_told
 from ostinato.cli.console import Console, console_options
-from ostinato.cli.run import complete_model
+from ostinato.cli.run import PACK_CACHE, complete_model
 from ostinato.hub.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _RATES_ONLY = ("decode", "depth", "prefill", "profile", "cold")
               help="Positions of the KV cache; by default as many as needed, with --modes what the model was "
               "trained for, at most 8192.")  # fmt: skip
 @click.option("--device", metavar="D", help="KIND or KIND:ORDINAL.")
+@click.option("--pack-cache", is_flag=True, help=PACK_CACHE)
 @click.option("--modes", is_flag=True,
               help="Instead, replanned (D1), held (D2) and captured (D3) decoding of the same tokens.",
               )  # fmt: skip
@@ -67,6 +68,7 @@ def bench(
     kv_dtype: str | None,
     context: int | None,
     device: str | None,
+    pack_cache: bool,
     modes: bool,
     tokens: int | None,
     as_json: bool,
@@ -77,7 +79,9 @@ def bench(
     for name in _RATES_ONLY if modes else _MODES_ONLY:
         if said(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name} is {'not for' if modes else 'only for'} --modes.")
-    machine: dict[str, Any] = {"device": device, "threads": threads, "kv_dtype": kv_dtype}
+    machine: dict[str, Any] = {
+        "device": device, "threads": threads, "kv_dtype": kv_dtype, "pack_cache": pack_cache,
+    }  # fmt: skip
     if modes:
         _modes(console, model, context, tokens or MODES_TOKENS, rounds or MODES_ROUNDS, machine, as_json)
         return
@@ -129,7 +133,8 @@ def _options(machine: dict[str, Any]) -> list[str]:
     """The same machine for `ostinato run`."""
     options = []
     for name, value in machine.items():
-        options += [] if value is None else ["--" + name.replace("_", "-"), str(value)]
+        if value is not None and value is not False:
+            options += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
     return options
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ostinato.engine.llm import Generation
     from ostinato.engine.receipt import Receipt
 
+PACK_CACHE = "Keep packed weights on disk; the next start maps them."
+
 
 def complete_model(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What a shell offers for a model: short names, or else files; bash can't offer both at once."""
@@ -50,6 +52,7 @@ def complete_model(context: click.Context, param: click.Parameter, incomplete: s
 @click.option("--plan", type=click.Choice(["replan", "held", "captured"]), default="captured",
               help="Plan every step, hold a plan, or replay it where it can be captured.")  # fmt: skip
 @click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), help="Element type of the KV cache.")
+@click.option("--pack-cache", is_flag=True, help=PACK_CACHE)
 @console_options
 @click.pass_obj
 def run(
@@ -69,6 +72,7 @@ def run(
     weights: str | None,
     plan: str,
     kv_dtype: str | None,
+    pack_cache: bool,
 ) -> int:
     """Answer PROMPT, or what comes on stdin, or both: PROMPT first, then stdin. '-' reads stdin alone."""
     text = _read_prompt(prompt)
@@ -80,7 +84,7 @@ def run(
     sampling = Sampling(temperature=temperature, top_p=top_p, min_p=min_p, seed=seed)
     llm = LLM(
         model, device=device, context=context, kv_dtype=kv_dtype, threads=threads,
-        weights=weights, plan=plan, progress=console.verbosity >= 0,
+        weights=weights, plan=plan, pack_cache=pack_cache, progress=console.verbosity >= 0,
     )  # fmt: skip
     console.note(
         f"{llm.file.path} ({llm.file.source}) on {llm.inference.location}, context {llm.context}", level=1

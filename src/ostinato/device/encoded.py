@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ostinato.formats.encodings import CODECS, ENCODERS
+from ostinato.formats.stamp import Origin
 from ostinato.ir.encoding import Encoding
 
 
@@ -19,7 +20,8 @@ class EncodedTensor:
     `row_order` lists, for each row of the model's definition, the row of the file's tensor that holds it
     (of a vector: each element); None is all of them in order. Blocks never cross rows, so picking and
     reordering rows needs no decoding. `stored` is the file's encoding where it isn't `encoding`: rows are
-    then re-encoded when they are asked for, and both have a codec that can.
+    then re-encoded when they are asked for, and both have a codec that can. `origin` says where `raw` lies;
+    None where nobody asked, or it lies in no file.
     """
 
     name: str
@@ -28,6 +30,7 @@ class EncodedTensor:
     raw: npt.NDArray[np.uint8]
     row_order: npt.NDArray[np.intp] | None = None
     stored: Encoding | None = None
+    origin: Origin | None = None
 
     def rows(self) -> npt.NDArray[np.uint8]:
         """Encoded rows in the model's order: uint8 `[rows, row_bytes]`; a vector is one row."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ostinato import devices, hub
 from ostinato.decode.kv_cache import KvCache
+from ostinato.device.contract import Device
+from ostinato.device.mapped import MapsWeights
 from ostinato.engine.memory import check_memory
 from ostinato.engine.opened import encoding_named, open_model
 from ostinato.engine.pool import PlanMode, SlotPool
@@ -24,6 +26,7 @@ from ostinato.ir.dtype import DType
 from ostinato.ir.location import Location
 from ostinato.models.contract import Family
 from ostinato.runtime.context import InferenceContext
+from ostinato.runtime.pack_cache import PackCache
 from ostinato.text import ChatTemplate, StreamDecoder, encode_chat
 
 if TYPE_CHECKING:
@@ -79,6 +82,8 @@ class LLM:
     encoded that the files hold as floats. plan: "captured" replays a recorded plan where that can be, "held"
     re-binds a plan made once, "replan" plans every step. families: others than the built-in ones, as in
     `load_model`.
+    pack_cache: packed weights are kept in the cache folder, where the next start maps them; InvalidSetting
+    for a device that can't.
 
     Raises InvalidSetting and NoDevice before anything is looked for or fetched, what `hub.resolve` and
     `load_model` raise, NotEnoughMemory.
@@ -95,21 +100,25 @@ class LLM:
         weights: str | None = None,
         plan: str = "captured",
         families: Sequence[Family] = (),
+        pack_cache: bool = False,
         progress: bool = False,
     ) -> None:
         check_kind("model", model, str | os.PathLike, "a path or a name")
         location = location_of(device)
         check_count("context", context)
         check_count("threads", threads)
+        check_kind("pack_cache", pack_cache, bool, "True or False")
         check_kind("plan", plan, str, " or ".join(mode.value for mode in PlanMode))
         check_choice("plan", plan, [mode.value for mode in PlanMode])
         check_choice("kv_dtype", kv_dtype, KV_DTYPES)
         encoding = encoding_named("weights", weights)
         devices.register_defaults(threads, location.kind)
         self.inference = InferenceContext(location)
-        traits = self.inference.devices.device(location).traits
+        at = self.inference.devices.device(location)
+        traits = at.traits
+        packs = packs_on(at) if pack_cache else None
         self.file = hub.resolve(model, progress=progress)
-        opened = open_model(self.file.path, encoding, families)
+        opened = open_model(self.file.path, encoding, families, packs)
         self.model = opened.model
         self.slots = SlotPool()
         self.plan_mode = PlanMode(plan)
@@ -202,6 +211,14 @@ class LLM:
         from ostinato.engine.conversation import Conversation
 
         return Conversation(self, system)
+
+
+def packs_on(device: Device) -> PackCache:
+    """The user's own packed weights, for a device that maps them; raises InvalidSetting for any other, which
+    would go on packing at each start."""
+    if not isinstance(device, MapsWeights):
+        raise InvalidSetting("pack_cache", "a device that maps packed weights", str(device.location))
+    return PackCache.of_user()
 
 
 def token_ids(prompt: Iterable[int]) -> list[int]:

@@ -20,6 +20,7 @@ from ostinato.generate.settings import (
 from ostinato.ir.encoding import Encoding
 from ostinato.models.contract import Family, Model
 from ostinato.models.loader import model_from_checkpoint, model_from_gguf
+from ostinato.runtime.pack_cache import PackCache
 from ostinato.text import Tokenizer
 from ostinato.text.huggingface.template import TemplateSource, template_source
 
@@ -38,11 +39,17 @@ class Opened:
     template: Callable[[Tokenizer], TemplateSource]
 
 
-def open_model(path: Path, weights: Encoding | None = None, families: Sequence[Family] = ()) -> Opened:
-    """Open a GGUF file or a folder with safetensors; raises what `load_model` raises."""
+def open_model(
+    path: Path,
+    weights: Encoding | None = None,
+    families: Sequence[Family] = (),
+    packs: PackCache | None = None,
+) -> Opened:
+    """Open a GGUF file or a folder with safetensors; raises what `load_model` raises. `packs` keeps packed
+    weights for the next process."""
     if path.is_dir():
         with Checkpoint.open(path) as checkpoint:
-            model = model_from_checkpoint(checkpoint, weights=weights, families=families)
+            model = model_from_checkpoint(checkpoint, weights=weights, families=families, packs=packs)
             return Opened(
                 model,
                 suggested(checkpoint.generation_config, GENERATION_CONFIG),
@@ -52,7 +59,7 @@ def open_model(path: Path, weights: Encoding | None = None, families: Sequence[F
     with GgufFile.open(path) as file:
         metadata: dict[str, Any] = dict(file.metadata)
         return Opened(
-            model_from_gguf(file, weights=weights, families=families),
+            model_from_gguf(file, weights=weights, families=families, packs=packs),
             suggested(metadata, GGUF_SAMPLING),
             lambda: Tokenizer.from_gguf(metadata),
             lambda tokenizer: _gguf_template(metadata, tokenizer),

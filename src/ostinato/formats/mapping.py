@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
+import time
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +18,7 @@ from ostinato.errors.formats import ModelFileChanged, ModelFileClosed
 from ostinato.formats.closeable import Closeable
 from ostinato.formats.placed import Placed, StoredTensor
 from ostinato.formats.regular import open_regular
+from ostinato.formats.stamp import FileStamp, Origin
 
 H = TypeVar("H")
 
@@ -31,12 +35,19 @@ class FileMapping(Closeable):
         with open_regular(path, advice=advice) as (handle, size):
             check_size(str(path), size)
             mapping = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+            self._seen = os.fstat(handle.fileno()), time.time_ns()
         self.nbytes = len(mapping)
         self._mapping: mmap.mmap | None = mapping
+        self._stamp: FileStamp | None = None
 
     @property
     def closed(self) -> bool:
         return self._mapping is None
+
+    @property
+    @abstractmethod
+    def head_bytes(self) -> int:
+        """Length of what precedes the tensors."""
 
     def read_head(self, read: Callable[[mmap.mmap], H]) -> H:
         """What `read` makes of the file; when it raises, the mapping goes."""
@@ -57,6 +68,12 @@ class FileMapping(Closeable):
         flat = np.frombuffer(mapping, np.uint8)[tensor.offset : tensor.offset + tensor.nbytes]
         *outer, row = tensor.shape or (1,)
         return flat.reshape(*outer, tensor.encoding.row_bytes(row))
+
+    def origin(self, tensor: Placed) -> Origin:
+        """Where the tensor's bytes lie; reads the head alone. Raises `ModelFileClosed` after `close`."""
+        if self._stamp is None:
+            self._stamp = FileStamp.of(*self._seen, self._open()[: self.head_bytes])
+        return Origin(self._stamp, tensor.offset)
 
     def close(self) -> None:
         """Lets go of the mapping. A live view holds it and keeps working; the last one to go unmaps it."""

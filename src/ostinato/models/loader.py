@@ -22,10 +22,12 @@ from ostinato.errors.model import (
 from ostinato.formats.encodings import codec, encoder
 from ostinato.formats.gguf import GgufFile
 from ostinato.formats.safetensors import Checkpoint
+from ostinato.formats.stamp import Origin
 from ostinato.ir.encoding import Encoding
 from ostinato.models.contract import Family, Model, RowOrder, WeightSpec
 from ostinato.models.families import FAMILIES
 from ostinato.models.recode import Recode, recoded
+from ostinato.runtime.pack_cache import PackCache
 from ostinato.runtime.weights import WeightSet
 
 
@@ -36,6 +38,15 @@ class FileTensor(Protocol):
     def shape(self) -> tuple[int, ...]: ...
     @property
     def encoding(self) -> Encoding: ...
+
+
+class _Opened(Protocol):
+    """A file or folder, open."""
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+    def data(self, tensor: Any) -> npt.NDArray[np.uint8]: ...
+    def origin(self, tensor: Any) -> Origin: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +79,31 @@ def load_model(
 
 
 def model_from_gguf(
-    file: GgufFile, *, weights: Encoding | None = None, families: Sequence[Family] = ()
+    file: GgufFile,
+    *,
+    weights: Encoding | None = None,
+    families: Sequence[Family] = (),
+    packs: PackCache | None = None,
 ) -> Model:
-    """The model in an open file. Its views keep the mapping alive when the file is closed."""
+    """The model in an open file. Its views keep the mapping alive when the file is closed. `packs` keeps its
+    packed weights for the next process."""
     known = {name: family for family in (*FAMILIES, *families) for name in family.gguf_architectures}
     family = _family(known, file.path, file.metadata.text("general.architecture"))
     config = family.from_gguf(file)
     specs = family.weight_specs(config)
     wanted = {name: Wanted(s.gguf, s.gguf_shape or s.shape, s.gguf_rows) for name, s in specs.items()}
-    return _model(file.path, family, config, specs, wanted, file.tensors, file.data, weights)
+    return _model(file.path, family, config, specs, wanted, file, weights, packs)
 
 
 def model_from_checkpoint(
-    checkpoint: Checkpoint, *, weights: Encoding | None = None, families: Sequence[Family] = ()
+    checkpoint: Checkpoint,
+    *,
+    weights: Encoding | None = None,
+    families: Sequence[Family] = (),
+    packs: PackCache | None = None,
 ) -> Model:
-    """The model in an open folder. Its views keep the mappings alive when the folder is closed."""
+    """The model in an open folder. Its views keep the mappings alive when the folder is closed. `packs` keeps
+    its packed weights for the next process."""
     names: tuple[str, ...] = checkpoint.config.texts("architectures", ())
     known = {name: family for family in (*FAMILIES, *families) for name in family.hf_architectures}
     family = _family(known, checkpoint.path, names[0] if names else "")
@@ -91,9 +112,7 @@ def model_from_checkpoint(
     config = family.from_hf(checkpoint)
     specs = family.weight_specs(config)
     wanted = {name: Wanted(spec.hf, spec.shape) for name, spec in specs.items()}
-    return _model(
-        checkpoint.path, family, config, specs, wanted, checkpoint.tensors, checkpoint.data, weights
-    )
+    return _model(checkpoint.path, family, config, specs, wanted, checkpoint, weights, packs)
 
 
 def _family(known: Mapping[str, Family], path: Path, architecture: str) -> Family:
@@ -109,10 +128,11 @@ def _model(
     config: Any,
     specs: Mapping[str, WeightSpec],
     wanted: Mapping[str, Wanted],
-    tensors: Mapping[str, Any],
-    data: Callable[[Any], npt.NDArray[np.uint8]],
+    file: _Opened,
     weights: Encoding | None,
+    packs: PackCache | None,
 ) -> Model:
+    tensors = file.tensors
     check_tensors(path, wanted, tensors, lambda name: family.ignored(config, name))
     if weights is not None:
         encoder(weights, tensor="weights", file=str(path))
@@ -125,11 +145,12 @@ def _model(
             name,
             shape,
             target,
-            data(tensor),
+            file.data(tensor),
             where.rows() if where.rows else None,
             None if target == tensor.encoding else tensor.encoding,
+            None if packs is None else file.origin(tensor),
         )
-    return Model(family, config, WeightSet(encoded), path)
+    return Model(family, config, WeightSet(encoded, packs), path)
 
 
 def check_tensors(

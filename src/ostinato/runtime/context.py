@@ -12,6 +12,7 @@ from ostinato.errors.graph import UnboundConst
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.location import Location
 from ostinato.ir.ops.const import Const, ConstRole
+from ostinato.ir.recipe import PackRecipe
 from ostinato.ir.shape import NodeId, resolve
 from ostinato.ir.symbols import SymEnv, SymId
 from ostinato.plan.optimize import optimize
@@ -120,6 +121,7 @@ class InferenceContext:
         Raises TopologyChanged when a device has gone, UnboundConst, BindingMismatch.
         """
         self.devices.check_generation(plan.generation)
+        self._fill(plan, bindings)
         cache = StorageCache()
         for node_id in plan.consts:
             node = plan.nodes[node_id]
@@ -159,6 +161,18 @@ class InferenceContext:
             device = self.devices.device(plan.placement[node_id])
             storages[node_id] = self._upload(node, node.op, device, value, env)
         return storages
+
+    def _fill(self, plan: OptimizedGraph, bindings: Bindings) -> None:
+        """Weights that were kept packed are found all at once."""
+        if bindings.weights is None or not bindings.weights.kept:
+            return
+        recipes: dict[Location, list[PackRecipe]] = {}
+        for node_id in plan.consts:
+            op = plan.nodes[node_id].op
+            if isinstance(op, Const) and op.recipe is not None:
+                recipes.setdefault(plan.placement[node_id], []).append(op.recipe)
+        for location, wanted in recipes.items():
+            bindings.weights.store_on(self.devices.device(location)).fill(wanted)
 
     def _storage_for(
         self, node: Node, const: Const, device: Device, bindings: Bindings, env: SymEnv

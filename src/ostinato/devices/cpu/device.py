@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +20,8 @@ from ostinato.devices.cpu.bandwidth import ReadBandwidth
 from ostinato.devices.cpu.code_cache import CodeCache
 from ostinato.devices.cpu.engine import Engine
 from ostinato.devices.cpu.lower import REGIONS
-from ostinato.devices.cpu.memory import Heap, allocate
-from ostinato.devices.cpu.packing import VECTOR, pack
+from ostinato.devices.cpu.memory import Buffer, Heap, allocate
+from ostinato.devices.cpu.packing import PACKING, VECTOR, extent, pack
 from ostinato.devices.cpu.profile import Recorder
 from ostinato.devices.cpu.program import CpuProgram
 from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding, slab_layout, slab_role
@@ -141,6 +142,22 @@ class CpuDevice:
         """Raises BindingMismatch, NoKernel, OutOfDeviceMemory."""
         encoding, buffer = pack(recipe, tensors, self.location, self.engine, self._weights)
         return Storage(self.location, DType.F32, encoding, (Part("values", buffer.nbytes, buffer),))
+
+    @property
+    def packing(self) -> str:
+        """See `device.mapped.MapsWeights`. The same on every instruction set."""
+        return f"cpu {PACKING} {sys.byteorder}"
+
+    def packed_bytes(self, storage: Storage) -> HostArray:
+        array: HostArray = storage.parts[0].data.array
+        return array
+
+    def adopt(self, recipe: PackRecipe, tensors: Sequence[EncodedTensor], data: HostArray) -> Storage:
+        """Raises BindingMismatch, NoKernel."""
+        encoding, nbytes = extent(recipe, tensors, self.location)
+        if data.nbytes != nbytes:
+            raise BindingMismatch(str(recipe), "extent", f"{nbytes} bytes", f"{data.nbytes} bytes")
+        return Storage(self.location, DType.F32, encoding, (Part("values", nbytes, Buffer(data)),))
 
     def compile(self, segment: Segment) -> CpuProgram:
         """Raises NoKernel, and SelfTestFailed before any code of the device's is used."""

@@ -29,6 +29,9 @@ from ostinato.ir.shape import NodeId
 VECTOR = "vector"
 """The layout of rank-1 weights: float32, one after another."""
 
+PACKING = "1"
+"""Raised whenever packing makes other bytes of the same weights: packed weights are kept on disk."""
+
 ROWS, OUT = NodeId(0), NodeId(1)
 _CONVERTED = 16 << 20
 """Bytes of float32 rows that are made at once where packing doesn't read a tensor's own bytes."""
@@ -38,17 +41,34 @@ def pack(
     recipe: PackRecipe, tensors: Sequence[EncodedTensor], location: Location, engine: Engine, heap: Heap
 ) -> tuple[Encoding, Buffer]:
     """The packed weight and its encoding. Raises BindingMismatch, NoKernel, OutOfDeviceMemory."""
+    form = _form(recipe, tensors, location)
+    order = recipe.row_order([tensor.shape[0] for tensor in tensors])
+    if form is None:
+        return enc.F32, _vector(tensors, order, location, heap)
+    return form.stored, _matrix(form, tensors, order, location, engine, heap)
+
+
+def extent(recipe: PackRecipe, tensors: Sequence[EncodedTensor], location: Location) -> tuple[Encoding, int]:
+    """The packed weight's encoding and size, unpacked. Raises BindingMismatch, NoKernel."""
+    form = _form(recipe, tensors, location)
+    rows = len(recipe.row_order([tensor.shape[0] for tensor in tensors]))
+    if form is None:
+        return enc.F32, 4 * rows
+    return form.stored, form.packed_bytes(rows, tensors[0].shape[-1])
+
+
+def _form(recipe: PackRecipe, tensors: Sequence[EncodedTensor], location: Location) -> PackedForm | None:
+    """How the weight is packed; None for a vector."""
     check_recipe(recipe, tensors, location)
     for tensor in tensors:
         if tensor.encoding not in PACKED:
             raise NoKernel(f"packing {tensor.name}", str(DType.F32), str(tensor.encoding), str(location))
-    order = recipe.row_order([tensor.shape[0] for tensor in tensors])
     if recipe.layout == VECTOR:
-        return enc.F32, _vector(tensors, order, location, heap)
+        return None
     form = PACKED[tensors[0].encoding]
     if any(PACKED[tensor.encoding] != form for tensor in tensors) or form.name != recipe.layout:
         raise NoKernel(f"packing {' + '.join(recipe.names)}", str(DType.F32), recipe.layout, str(location))
-    return form.stored, _matrix(form, tensors, order, location, engine, heap)
+    return form
 
 
 def _vector(

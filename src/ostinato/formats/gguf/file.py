@@ -16,6 +16,7 @@ from ostinato.formats.gguf import split
 from ostinato.formats.gguf.directory import GgufTensor
 from ostinato.formats.gguf.mapped import MappedFile
 from ostinato.formats.gguf.metadata import Metadata
+from ostinato.formats.stamp import Origin
 
 
 class GgufFile(Closeable):
@@ -90,6 +91,10 @@ class GgufFile(Closeable):
         Raises `ModelFileClosed` after `close`, and `ModelFileChanged` when the file has become too short.
         """
         return self._files[tensor.part].data(tensor)
+
+    def origin(self, tensor: GgufTensor) -> Origin:
+        """Where the tensor's bytes lie. Raises `ModelFileClosed` after `close`."""
+        return self._files[tensor.part].origin(tensor)
 
     def close(self) -> None:
         """Lets go of the mappings; one goes when the last view of its data does. Closing twice is fine."""

@@ -19,6 +19,10 @@ class MappedFile(FileMapping):
         super().__init__(path, _check_not_empty, advice="Name a .gguf file.")
         self.header = self.read_head(lambda mapping: read_header(Cursor(mapping, str(path))))
 
+    @property
+    def head_bytes(self) -> int:
+        return self.header.nbytes
+
 
 def _check_not_empty(file: str, size: int) -> None:
     if size == 0:

@@ -18,6 +18,7 @@ from ostinato.formats.safetensors.config import Config, read_config
 from ostinato.formats.safetensors.header import SafeTensor
 from ostinato.formats.safetensors.index import INDEX, read_index
 from ostinato.formats.safetensors.shard import Shard
+from ostinato.formats.stamp import Origin
 
 
 class Checkpoint(Closeable):
@@ -88,6 +89,12 @@ class Checkpoint(Closeable):
         if self._shards is None:
             raise ModelFileClosed(str(self.path))
         return self._shards[tensor.file].data(tensor)
+
+    def origin(self, tensor: SafeTensor) -> Origin:
+        """Where the tensor's bytes lie. Raises `ModelFileClosed` after `close`."""
+        if self._shards is None:
+            raise ModelFileClosed(str(self.path))
+        return self._shards[tensor.file].origin(tensor)
 
     def text_file(self, name: str) -> Path | None:
         """The file `name` in this folder, such as tokenizer.json, or None; a path is no name."""

@@ -18,3 +18,7 @@ class Shard(FileMapping):
     def __init__(self, path: Path) -> None:
         super().__init__(path, guards.check_length_field)
         self.tensors = self.read_head(lambda mapping: read_header(mapping, path))
+
+    @property
+    def head_bytes(self) -> int:
+        return min((tensor.offset for tensor in self.tensors.values()), default=self.nbytes)
