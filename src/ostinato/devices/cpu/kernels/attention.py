@@ -213,7 +213,7 @@ class AttendMany(Attend):
     """Attention of any number of rows over slabs that hold their K and V already.
 
     `rows` is a cell; `q_stride` the elements from one row of q to the next. An item is a few rows and one KV
-    head: tile · kv_heads + kv_head, for ceil(rows / `rows_per_item`) tiles. A row's result has the bits that
+    head: turn · kv_heads + kv_head, for ceil(rows / `rows_per_item`) tiles of rows. A row's result has the bits that
     `AttendOne` gives it. If the length lies outside the slabs, nothing is touched.
     """
 
@@ -237,8 +237,11 @@ class AttendMany(Attend):
         q, weights, zeros, record, state, factors = self._scratch(f)
         shape = self.shape
         for item, _ in f.range(f["low"], refused.select(f["low"], f["high"])):
-            tile = item // self.kv_heads
-            head = item - tile * self.kv_heads
+            turn = item // self.kv_heads
+            head = item - turn * self.kv_heads
+            # Later rows attend more. First and last tiles take turns, so that threads' shares are alike.
+            back = turn >> 1
+            tile = (turn & 1).ne(0).select((count + (shape.rows - 1)) // shape.rows - 1 - back, back)
             # The last tile does its last row again, to the same place, where it has too few.
             numbers = [(tile * shape.rows + r).min(count - 1) for r in range(shape.rows)]
             rows = []
