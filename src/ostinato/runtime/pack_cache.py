@@ -101,7 +101,7 @@ class PackCache(KeptFiles):
         nbytes = file_bytes([weight.nbytes for weight in weights])
         if nbytes > self.max_bytes:
             self._warn(f"{nbytes / 1e9:.1f} GB are more than the {self.max_bytes / 1e9:.1f} GB it may have")
-        elif (room := _room(self.folder)) is not None and room < nbytes + SPARE:
+        elif (room := room_in(self.folder)) is not None and room < nbytes + SPARE:
             self._warn(
                 f"{nbytes / 1e9:.1f} GB are needed, {SPARE / 1e9:.1f} beside, and {room / 1e9:.1f} free"
             )
@@ -199,7 +199,7 @@ def _paged(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 
 
-def _room(folder: Path) -> int | None:
+def room_in(folder: Path) -> int | None:
     """Bytes free where `folder` is or would be; None where the system doesn't say."""
     for place in (folder, *folder.parents):
         with contextlib.suppress(OSError, AttributeError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from devices.cpu.weighing import SCALES, addresses, decoded, encoded, packed
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.embed import Embed
 from ostinato.devices.cpu.kernels.pack import Pack
+from ostinato.devices.cpu.packing import PACKING
 from ostinato.devices.cpu.weights import FORMS, GROUP, PACKED, STORED
 from ostinato.formats.encodings import CODECS
 from ostinato.ir import encoding as e
@@ -170,3 +174,38 @@ def test_stored_encodings_are_of_their_own() -> None:
         assert not stored.is_plain
         assert stored not in CODECS
         assert stored.block_bytes * 9 == form.group_bytes(9 * stored.block // GROUP)
+
+
+PACKED_BYTES = {
+    "1": {
+        "Q4_0": "8690ef7538e6d775",
+        "Q4_1": "f97ec118a24e70f5",
+        "Q5_0": "c870f50ac27cfb65",
+        "Q5_1": "ba74122c3a9a719c",
+        "Q8_0": "80cded636086091a",
+        "IQ4_NL": "2708146c64c57008",
+        "MXFP4": "1004f58110a0767e",
+        "Q2_K": "791506319882333f",
+        "Q3_K": "baaaf929063fa5aa",
+        "Q4_K": "024ce60ba0fa348c",
+        "Q5_K": "c07ebc8bc58a68e5",
+        "Q6_K": "429b9c2dab2e52c6",
+        "IQ4_XS": "e5808a4796b044f6",
+        "F16": "4e1db23a8ec56bb6",
+        "BF16": "24382007a218323d",
+        "F32": "de9755bc42f5bb6f",
+    },
+}
+"""By `PACKING`, what each form makes of given bytes, as digests. Packed weights are kept on disk: where a
+digest changes, PACKING does, and its line here; a new form is a line more."""
+
+
+def test_packing_is_the_one_it_says(kernels: Kernels) -> None:
+    """On every instruction set."""
+    made = {}
+    for encoding in ENCODINGS:
+        case = (encoding, some(encoding))
+        given = random.Random(encoding.name).randbytes(N * encoding.row_bytes(case[1]))
+        raw = np.frombuffer(given, np.uint8).reshape(N, -1) & 0x3F  # no scale is NaN
+        made[encoding.name] = hashlib.sha256(packed(kernels, KERNELS[case][0], raw)).hexdigest()[:16]
+    assert {PACKING: made} == PACKED_BYTES
