@@ -1,10 +1,11 @@
 """How far answers are from float32: this engine's `cpu` device and llama.cpp, on one English text.
 
-    python benchmarks/accuracy.py MODEL.gguf … [--llama-python PYTHON] [--windows 6]
+    python benchmarks/accuracy.py MODEL.gguf … [--llama-python PYTHON] [--windows 6] [--kv f16 q8_0]
 
 The yardstick is the reference device: the same file's weights in float32, activations never rounded. Windows
 of 512 tokens of tests/fixtures/alice.txt, each from an empty cache. KL is the mean of KL(reference ‖ engine)
-over all positions; top-1 how often the likeliest token is the same; perplexity that of the text.
+over all positions; top-1 how often the likeliest token is the same; perplexity that of the text. With several
+KV types each later one is compared with the first as well.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from ostinato.decode.forward import forward_with_kv_context
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.want import All
 from ostinato.devices import register_defaults
+from ostinato.engine.llm import KV_DTYPES
 from ostinato.engine.opened import open_model
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
 from ostinato.models.contract import Model
 from ostinato.runtime.context import InferenceContext
 
@@ -71,9 +73,9 @@ def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
     return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
-def logits_on(model: Model, where: str, dtype: DType, ids: Sequence[int]) -> Logits:
+def logits_on(model: Model, where: str, kv: enc.Encoding, ids: Sequence[int]) -> Logits:
     context = InferenceContext(where)
-    cache = KvCache.allocate(model, context, WINDOW, dtype)
+    cache = KvCache.allocate(model, context, WINDOW, kv)
     return np.asarray(forward_with_kv_context(model, list(ids), cache, context, want=All()))
 
 
@@ -92,6 +94,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--llama-python")
     parser.add_argument("--windows", type=int, default=6)
+    parser.add_argument("--kv", nargs="+", choices=tuple(KV_DTYPES), default=["f16"])
     asked = parser.parse_args()
     register_defaults()
     for path in asked.models:
@@ -100,17 +103,24 @@ def main() -> None:
         windows = [ids[at : at + WINDOW] for at in range(0, WINDOW * asked.windows, WINDOW)]
         assert len(windows[-1]) == WINDOW, "the text has fewer windows"
         with tempfile.TemporaryDirectory() as folder:
-            ours, theirs = Distance(), Distance()
+            theirs = Distance()
+            ours, apart = ({kv: Distance() for kv in asked.kv} for _ in range(2))
             llama = None
             if asked.llama_python:
                 llama = from_llama(asked.llama_python, path, windows, f"{folder}/logits.npy")
             for w, window in enumerate(windows):
-                reference = logits_on(opened.model, "reference", DType.F32, window)
-                ours.add(reference, logits_on(opened.model, "cpu", DType.F16, window), window)
+                reference = logits_on(opened.model, "reference", enc.F32, window)
+                found = {kv: logits_on(opened.model, "cpu", KV_DTYPES[kv], window) for kv in asked.kv}
+                for kv, logits in found.items():
+                    ours[kv].add(reference, logits, window)
+                    apart[kv].add(found[asked.kv[0]], logits, window)
                 if llama is not None:
                     theirs.add(reference, llama[w], window)
         print(f"{path.name}: {len(windows)} windows of {WINDOW} tokens")
-        print(f"  cpu        {ours.told()}")
+        for kv in asked.kv:
+            print(f"  cpu, {kv:5} {ours[kv].told()}")
+        for kv in asked.kv[1:]:
+            print(f"  {kv:4} beside {asked.kv[0]}: {apart[kv].told()}")
         if asked.llama_python:
             print(f"  llama.cpp  {theirs.told()}")
 

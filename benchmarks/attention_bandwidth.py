@@ -28,18 +28,26 @@ from ostinato.devices.cpu.kernels.attention import AttendOne
 from ostinato.devices.cpu.kernels.attention_shape import SPAN
 from ostinato.devices.cpu.kernels.read import BLOCK, ReadBytes
 from ostinato.devices.cpu.memory import Buffer, allocate
+from ostinato.devices.cpu.slabs import SlabGeometry
 from ostinato.devices.cpu.tape import Arena, Cell, Counters, ErrorRecord, Items, Place, Slot, Step, Tape
-from ostinato.ir.dtype import DType
+from ostinato.engine.llm import KV_DTYPES
 from ostinato.ir.shape import NodeId
 
 ROW, OUT = NodeId(0), NodeId(1)
 
 
-def slab_of(nbytes: int, dtype: DType, some: np.ndarray, huge: bool) -> Buffer:
+def slab_of(slab: SlabGeometry, some: np.ndarray, huge: bool) -> Buffer:
     """A slab of random numbers: pages that were never written all read the same zeros."""
+    buffer = allocate(slab.nbytes, huge=huge)
+    shape = (1, slab.kv_heads, slab.capacity, slab.dim)
+    slab.from_logical(np.resize(some, shape), buffer.array)
+    return buffer
+
+
+def filled(nbytes: int, huge: bool) -> Buffer:
+    """Memory for the loops that only read."""
     buffer = allocate(nbytes, huge=huge)
-    values = buffer.array.view(dtype.numpy)
-    values[:] = np.resize(some, values.size)
+    buffer.array[:] = 1
     return buffer
 
 
@@ -94,26 +102,26 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=9)
     parser.add_argument("--kv-heads", type=int, default=3)
     parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--dtype", choices=("f16", "f32"), default="f16")
+    parser.add_argument("--dtype", choices=tuple(KV_DTYPES), default="f16")
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--huge", action="store_true", help="slabs and buffers on huge pages")
     options = parser.parse_args()
 
     engine = Engine(select(options.isa), None, options.threads)
-    dtype = {"f16": DType.F16, "f32": DType.F32}[options.dtype]
+    kv = KV_DTYPES[options.dtype]
     dim, depth = options.dim, options.depth
     kernel = AttendOne(
-        options.heads, options.kv_heads, dim, dim, depth, dtype, 1 / math.sqrt(dim),
+        options.heads, options.kv_heads, dim, dim, depth, kv, 1 / math.sqrt(dim),
         rot=dim // 2 * 2, q_rope=True, k_rope=True, write=True,
     )  # fmt: skip
-    some = np.random.default_rng(0).standard_normal(1 << 20).astype(dtype.numpy)
+    some = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     slabs = [
-        tuple(slab_of(slab.nbytes, dtype, some, options.huge) for slab in (kernel.k, kernel.v))
+        tuple(slab_of(slab, some, options.huge) for slab in (kernel.k, kernel.v))
         for _ in range(options.layers)
     ]
-    nbytes = options.layers * 2 * options.kv_heads * depth * dim * dtype.nbytes
-    plain = slab_of(nbytes // BLOCK * BLOCK, dtype, some, options.huge)
+    nbytes = options.layers * 2 * options.kv_heads * depth * kv.row_bytes(dim)
+    plain = filled(nbytes // BLOCK * BLOCK, options.huge)
     keep: list[Buffer] = []
     jobs = {f"read, {n} streams": reading(engine, ReadBytes(n), plain, keep) for n in (1, 4)}
     jobs["attention"] = attention(engine, kernel, depth, slabs, keep)

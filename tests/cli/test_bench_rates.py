@@ -82,7 +82,7 @@ def test_text(cli: Cli) -> None:
     ran = cli(*SMALL, "--profile")
     assert (ran.code, ran.err) == (0, "")
     for fact in (
-        "on cpu:0", "float16 KV, context 13", "2 rounds; a decoded token reads", "decode 3 at 9", "prefill 8",
+        "on cpu:0", "f16 KV, context 13", "2 rounds; a decoded token reads", "decode 3 at 9", "prefill 8",
         "memory is read at up to", "median of 6 samples", "decode 3 at 0: ", "a token on the device",
         "gate + up", "waiting for other threads",
     ):  # fmt: skip

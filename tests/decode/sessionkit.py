@@ -28,7 +28,7 @@ from ostinato.device.encoded import EncodedTensor
 from ostinato.device.storage import Storage
 from ostinato.device.traits import WritePath
 from ostinato.devices.reference.device import ReferenceDevice
-from ostinato.ir import DType, Location, Tensor
+from ostinato.ir import Location, Tensor
 from ostinato.ir import encoding as enc
 from ostinato.models.contract import Family, Model
 from ostinato.models.llama import LLAMA
@@ -123,7 +123,7 @@ class World:
     def device(self, at: int = 0) -> Any:
         return self.devices.device(self.places[at])
 
-    def cache(self, model: Model, capacity: int = 64, dtype: DType = DType.F32) -> KvCache:
+    def cache(self, model: Model, capacity: int = 64, dtype: enc.Encoding = enc.F32) -> KvCache:
         layers = len(model.config.kv)
         places = [self.places[i % len(self.places)] for i in range(layers)]
         return KvCache.allocate(model, self.context, capacity, dtype, locations=places)
@@ -136,7 +136,7 @@ class World:
             shapes = slab_shapes(cache.geometry[layer], cache.capacity)
             for slab, shape, role in zip(cache.slabs(layer), shapes, "kv", strict=True):
                 device = self.devices.device(slab.location)
-                other = device.allocate_slab(shape, slab.dtype, role)
+                other = device.allocate_slab(shape, cache.dtype, role)
                 device.copy(slab, other)
                 pair.append(other)
             slabs.append((pair[0], pair[1]))
@@ -190,7 +190,8 @@ class World:
         for device, slab, shape in self.slabs(cache):
             cells = device.download(slab, shape)
             cells[0, :, cache.length :] = np.nan
-            raw(slab.parts[0].data).view(np.uint8)[:] = 0xFF  # NaN, in what a layout fills up with too
+            for part in slab.parts:
+                raw(part.data).view(np.uint8)[:] = 0xFF  # NaN, in what a layout fills up with too
             device.write(cells, slab)
 
 

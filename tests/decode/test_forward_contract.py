@@ -29,6 +29,7 @@ from ostinato.errors import (
     TokenOutOfRange,
 )
 from ostinato.ir import DType, Location, SymId
+from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import plain
 from ostinato.ir.ops.const import Const, ConstRole
 from ostinato.models.contract import Model
@@ -144,7 +145,7 @@ def test_a_family_attends_in_its_layer_s_window(tiny: Model) -> None:
     other = replace(tiny.config, window=4)  # type: ignore[type-var]
     model = Model(tiny.family, _Lying(other, tiny.config.kv), tiny.weights, tiny.path)  # type: ignore[arg-type]
     with pytest.raises(ShapeMismatch, match="window"):
-        build_step(model, 16, DType.F32, WritePath.DEVICE_OFFSET)
+        build_step(model, 16, enc.F32, WritePath.DEVICE_OFFSET)
 
 
 class _Lying:
@@ -233,7 +234,7 @@ def test_a_cache_of_another_geometry_is_refused(
             geometry = cache.geometry[:1]
         else:
             geometry = (cache.geometry[0], replace(cache.geometry[1], **{field: 4}))
-        foreign = KvCache(geometry, 16, DType.F32, [cache.slabs(0), cache.slabs(1)])
+        foreign = KvCache(geometry, 16, enc.F32, [cache.slabs(0), cache.slabs(1)])
         with pytest.raises(CacheMismatch, match=field):
             forward_with_kv_context(tiny, [1], foreign, context)
         assert foreign.length == 0
@@ -287,7 +288,7 @@ def test_unattended_cells_may_hold_anything(
 
 @pytest.mark.parametrize("path", WritePath)
 def test_the_same_graph_at_every_position(tiny: Model, path: WritePath) -> None:
-    first, second = (build_step(tiny, 16, DType.F32, path) for _ in range(2))
+    first, second = (build_step(tiny, 16, enc.F32, path) for _ in range(2))
     assert [str(node) for node in first.graph] == [str(node) for node in second.graph]
     # what a step is built from holds no position, no length and no row count: they are symbols or data
     symbols = {dim for node in first.graph for dim in node.shape if isinstance(dim, SymId)}
@@ -316,7 +317,7 @@ def test_every_step_builds_that_graph(
 
 
 def test_the_mask_is_in_every_graph_and_dead_in_this_family(tiny: Model, context: InferenceContext) -> None:
-    step = build_step(tiny, 16, DType.F32, WritePath.DEVICE_OFFSET)
+    step = build_step(tiny, 16, enc.F32, WritePath.DEVICE_OFFSET)
     node = step.graph[step.mask]
     assert isinstance(node.op, Const)
     assert (node.op.role, node.shape, node.dtype) == (ConstRole.DATA, (ROWS, 16), DType.F32)

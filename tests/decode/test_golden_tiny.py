@@ -13,7 +13,8 @@ from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.want import All
 from ostinato.device.traits import WritePath
 from ostinato.devices.reference.device import ReferenceDevice
-from ostinato.ir import DType, Location
+from ostinato.ir import Location
+from ostinato.ir import encoding as enc
 from ostinato.models.loader import load_model
 from ostinato.runtime.context import InferenceContext
 from ostinato.runtime.registry import Registry
@@ -67,7 +68,7 @@ def test_pieces_leave_the_same_cache(context: InferenceContext, fixtures: Path) 
 def test_half_precision_keys_and_values(context: InferenceContext, fixtures: Path) -> None:
     model = load_model(fixtures / "tiny-llama-grouped.gguf")
     golden = np.load(fixtures / "tiny-llama-grouped.npz")
-    cache = KvCache.allocate(model, context, 40, DType.F16)
+    cache = KvCache.allocate(model, context, 40, enc.F16)
     got = forward_with_kv_context(model, golden["tokens"], cache, context, want=All())
     difference = np.abs(got - golden["logits"]).max()
     assert 1e-5 < difference < 2e-2  # rounded, and not by more than rounding explains

@@ -16,7 +16,8 @@ from ostinato.decode.slot import DecodeSlot
 from ostinato.device.traits import WritePath
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import CacheMismatch, DeviceMismatch
-from ostinato.ir import DType, Location
+from ostinato.ir import Location
+from ostinato.ir import encoding as enc
 from ostinato.models.contract import Family
 from ostinato.runtime.context import InferenceContext
 from ostinato.runtime.registry import Registry
@@ -78,7 +79,7 @@ CHANGES: dict[str, Callable[[Case], object]] = {
     "weight_set": lambda case: other_model(case, weights=WeightSet(dict(case.model.weights))),
     "geometry": lambda case: setattr(case.cache, "geometry", (*case.cache.geometry,)[:1]),
     "capacity": lambda case: setattr(case.cache, "capacity", 63),
-    "dtype": lambda case: setattr(case.cache, "dtype", DType.F16),
+    "dtype": lambda case: setattr(case.cache, "dtype", enc.F16),
     "alloc_id": lambda case: case.cache.clear(),
     "alloc_id, by other slabs": other_slabs,
     "home": other_place,

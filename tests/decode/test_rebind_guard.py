@@ -217,9 +217,9 @@ def test_an_unbaked_slot_is_refused() -> None:
 def test_the_comparison_is_with_what_is_baked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with what the session's structure says of itself."""
     place, model, _, session, _ = ready()
-    session.structure = replace(session.structure, cache_dtype=DType.F16, max_seq_len=1, locations=())
+    session.structure = replace(session.structure, cache_dtype=enc.F16, max_seq_len=1, locations=())
     assert session.rebind_kv(place.cache(model)) is None
-    other = place.cache(model, dtype=DType.F16)
+    other = place.cache(model, dtype=enc.F16)
     refusal = session.rebind_kv(other)
     assert refusal == RebindRefusal(RefusalReason.STORAGE_DIFFERS, 0, 0, "dtype")
 

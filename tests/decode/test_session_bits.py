@@ -28,7 +28,7 @@ from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.want import All, Argmax, Hidden, Last, Rows
 from ostinato.device.traits import WritePath
 from ostinato.errors import TokenDataMismatch
-from ostinato.ir import DType
+from ostinato.ir import encoding as enc
 from ostinato.models.contract import Model
 from ostinato.models.loader import load_model
 
@@ -43,7 +43,7 @@ def follow(
     pieces: list[int],
     path: WritePath | None,
     capacity: int = 64,
-    dtype: DType = DType.F32,
+    dtype: enc.Encoding = enc.F32,
 ) -> dict[str, DecodeSlot]:
     """Run `pieces` through all three entry points side by side; they agree at every step."""
     tokens = tokens_of(sum(pieces), seed=3)
@@ -104,7 +104,7 @@ def test_windows_and_masks(name: str, where: str, path: WritePath) -> None:
 
 @pytest.mark.parametrize("where", HOMES)
 def test_half_precision_slabs(where: str) -> None:
-    follow(world(where), micro_llama(), [4, *[1] * 12], None, dtype=DType.F16)
+    follow(world(where), micro_llama(), [4, *[1] * 12], None, dtype=enc.F16)
 
 
 @pytest.mark.parametrize("path", WritePath)

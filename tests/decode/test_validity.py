@@ -31,7 +31,8 @@ from ostinato.decode.validity import PlanStructure, PlanValidity, Verdict
 from ostinato.device.traits import WritePath
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import DeviceMismatch
-from ostinato.ir import DType, Location
+from ostinato.ir import Location
+from ostinato.ir import encoding as enc
 from ostinato.models.contract import LayerKv, Model
 from ostinato.models.llama import LLAMA
 from ostinato.models.rope import RopeSpec
@@ -93,7 +94,7 @@ OTHERS: dict[str, Callable[[DecodeSession], Any]] = {
     "seq": lambda session: 2,
     "max_seq_len": lambda session: 63,
     "n_layers": lambda session: 3,
-    "cache_dtype": lambda session: DType.F16,
+    "cache_dtype": lambda session: enc.F16,
     "kv_geometry": lambda session: (LayerKv(2, 4, 4, 7), session.structure.kv_geometry[1]),
     "location": lambda session: (*session.structure.locations[:-1], Location("reference", 1)),
     "write_path": lambda session: WritePath.SYMBOLIC,

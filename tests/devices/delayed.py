@@ -25,7 +25,7 @@ from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.devices.reference.lower import lower
 from ostinato.errors import BindingMismatch, DeviceMismatch, NotVarying, UnboundConst, WorkspaceBusy
 from ostinato.ir import DType, Location, SymEnv, SymId
-from ostinato.ir.encoding import Encoding, plain
+from ostinato.ir.encoding import F16, F32, Encoding, element, plain
 from ostinato.ir.ops.product import MatMul, SelectedMatMul
 from ostinato.ir.ops.reduce import Sum
 from ostinato.ir.ops.slab import WriteSlice
@@ -60,6 +60,7 @@ class DelayedDevice:
             dynamic_rows=dynamic_rows,
             can_capture=can_capture,
             bit_contract=True,
+            kv_layouts={kv: self._reference.traits.kv_layouts[kv] for kv in (F32, F16)},
         )
         self.late = late
         self.fail_after: int | None = None
@@ -70,8 +71,8 @@ class DelayedDevice:
     def allocate(self, elements: int, dtype: DType, encoding: Encoding) -> Storage:
         return self.adopt(np.zeros(elements, dtype.numpy), dtype, encoding)
 
-    def allocate_slab(self, shape: tuple[int, int, int, int], dtype: DType, role: str) -> Storage:
-        return self.allocate(prod(shape), dtype, slab_encoding(self, dtype, role))
+    def allocate_slab(self, shape: tuple[int, int, int, int], kv: Encoding, role: str) -> Storage:
+        return self.allocate(prod(shape), element(kv), slab_encoding(self, kv, role))
 
     def upload(self, array: HostArray, dtype: DType) -> Storage:
         return self.adopt(array_of(array, dtype).reshape(-1).copy(), dtype, plain(dtype))

@@ -34,7 +34,7 @@ def slab(context: InferenceContext, graph: Graph, array: np.ndarray, role: str) 
     """A slab Const for `array` `[1, kv_heads, capacity, dim]`, stored as the context's device stores its K
     ("k") or V ("v")."""
     dtype = OF_NUMPY[array.dtype]
-    encoding = slab_encoding(context.devices.device(context.location), dtype, role)
+    encoding = slab_encoding(context.devices.device(context.location), plain(dtype), role)
     return graph.const(role, ConstRole.SLAB, array.shape, dtype, encoding)
 
 
@@ -49,8 +49,9 @@ def run(
     device = context.devices.device(context.location)
     held = {}
     for tensor, array in (slabs or {}).items():
-        role = next(r for r in "vk" if slab_encoding(device, tensor.dtype, r) == encoding_of(tensor))
-        held[tensor] = device.allocate_slab(array.shape, tensor.dtype, role)
+        kv = plain(tensor.dtype)
+        role = next(r for r in "vk" if slab_encoding(device, kv, r) == encoding_of(tensor))
+        held[tensor] = device.allocate_slab(array.shape, kv, role)
         device.write(array, held[tensor])
     bindings = Bindings(
         slabs={tensor.id: kept for tensor, kept in held.items()},

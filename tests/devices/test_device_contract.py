@@ -67,7 +67,7 @@ class Case:
         self.graph = Graph()
         self.x = self.graph.const("x", ConstRole.DATA, (ROWS, 4))
         self.w, _ = const(self.graph, np.arange(4, dtype=np.float32))
-        encoding = slab_encoding(self.device, DType.F32, "k")
+        encoding = slab_encoding(self.device, enc.F32, "k")
         self.slab = self.graph.const("slab", ConstRole.SLAB, SLAB, DType.F32, encoding)
         y = self.x * self.w
         rows = y.reshape(ROWS, 1, 4)
@@ -93,7 +93,7 @@ class Case:
         return {
             self.x.id: up(np.full(8, x, np.float32), DType.F32),
             self.w.id: up(np.arange(4, dtype=np.float32), DType.F32),
-            self.slab.id: self.device.allocate_slab(SLAB, DType.F32, "k"),
+            self.slab.id: self.device.allocate_slab(SLAB, enc.F32, "k"),
             self.start.id: up(np.array([1], np.int64), DType.I64),
             self.count.id: up(np.array([2], np.int64), DType.I64),
         }

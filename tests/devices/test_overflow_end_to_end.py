@@ -13,7 +13,6 @@ from ostinato.decode.want import All
 from ostinato.device.encoded import EncodedTensor
 from ostinato.devices.reference import kernels
 from ostinato.formats.encodings import CODECS
-from ostinato.ir import DType
 from ostinato.ir import encoding as enc
 from ostinato.models.contract import Model
 from ostinato.runtime.context import InferenceContext
@@ -32,7 +31,7 @@ def test_an_overflow_in_f16_spoils_no_earlier_row(
     loud = with_loud_token(tiny, which)
 
     def check() -> None:
-        whole, single = (KvCache.allocate(loud, context, 8, DType.F16) for _ in range(2))
+        whole, single = (KvCache.allocate(loud, context, 8, enc.F16) for _ in range(2))
         together = forward_with_kv_context(loud, TOKENS, whole, context, want=All())
         alone = np.stack([forward_with_kv_context(loud, [token], single, context) for token in TOKENS])
         assert np.isfinite(alone[:3]).all()

@@ -29,7 +29,7 @@ from ostinato.errors import (
     UnknownModel,
 )
 from ostinato.generate.settings import Sampling
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
 from ostinato.ir.location import Location
 from ostinato.runtime import registry as registry_module
 from ostinato.runtime.context import InferenceContext
@@ -69,14 +69,14 @@ def plain(llm: LLM, tmp_path: Path) -> LLM:
 
 def test_the_defaults(llm: LLM) -> None:
     assert llm.context == llm.trained_context == 64
-    assert llm.kv_dtype is DType.F16
+    assert llm.kv_dtype is enc.F16
     assert str(llm.inference.location) == "cpu:0"
     assert llm.has_chat_template
 
 
 def test_the_reference_device_when_it_is_asked_for(llm: LLM) -> None:
     mine = LLM(llm.file.path, device="reference")
-    assert mine.kv_dtype is DType.F32
+    assert mine.kv_dtype is enc.F32
     assert str(mine.inference.location) == "reference:0"
     assert mine.generate("hello", max_tokens=4, sampling=GREEDY) == mine.generate(
         "hello", max_tokens=4, sampling=GREEDY
@@ -188,8 +188,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"context": 1.5}, "context is 1.5"),
     ({"threads": 0}, "threads is 0"),
     ({"threads": "two"}, "threads is 'two'"),
-    ({"kv_dtype": "f8"}, "kv_dtype is 'f8', expected f16 or f32"),
-    ({"kv_dtype": ["f16"]}, "kv_dtype is ['f16'], expected f16 or f32"),
+    ({"kv_dtype": "f8"}, "kv_dtype is 'f8', expected f16 or f32 or q8_0"),
+    ({"kv_dtype": ["f16"]}, "kv_dtype is ['f16'], expected f16 or f32 or q8_0"),
     ({"device": 3}, "device is 3, expected KIND or KIND:ORDINAL"),
     ({"device": ""}, "device is ''"),
     ({"weights": 5}, "weights is 5, expected f32 or f16 or bf16"),

@@ -32,7 +32,6 @@ from ostinato.errors import NotEnoughMemory
 from ostinato.generate.sampler import Sampler
 from ostinato.generate.settings import Sampling
 from ostinato.ir import encoding as enc
-from ostinato.ir.dtype import DType
 from ostinato.models.contract import Model
 from ostinato.models.loader import load_model
 from ostinato.runtime.context import InferenceContext
@@ -84,16 +83,16 @@ def test_joined_weights_take_no_more_than_was_reckoned_with(fixtures: Path) -> N
 
 # What a step takes, measured
 
-TOYS: dict[str, tuple[str, dict[str, Any], int, DType]] = {
+TOYS: dict[str, tuple[str, dict[str, Any], int, enc.Encoding]] = {
     # fixture, changes of its Config, context, KV: each is ruled by another term of what is reckoned
-    "scores": ("tiny-llama-grouped.gguf", {}, 2048, DType.F32),
-    "scores of one head": ("tiny-llama-window.gguf", {"heads": 1, "kv_heads": 1}, 2048, DType.F32),
-    "scores beside a window": ("tiny-llama-window.gguf", {}, 2048, DType.F16),
-    "fewer rows, more KV": ("tiny-llama-grouped.gguf", {"heads": 8, "kv_heads": 8}, 6000, DType.F16),
-    "one row, its KV": ("tiny-llama-grouped.gguf", {"heads": 8, "kv_heads": 8}, 20_000, DType.F16),
-    "feed-forward": ("tiny-llama-grouped.gguf", {"ffn_dim": 12_000}, 600, DType.F32),
-    "GELU": ("tiny-phi.gguf", {"ffn_dim": 12_000}, 600, DType.F32),
-    "Phi's scores": ("tiny-phi.gguf", {}, 2048, DType.F32),
+    "scores": ("tiny-llama-grouped.gguf", {}, 2048, enc.F32),
+    "scores of one head": ("tiny-llama-window.gguf", {"heads": 1, "kv_heads": 1}, 2048, enc.F32),
+    "scores beside a window": ("tiny-llama-window.gguf", {}, 2048, enc.F16),
+    "fewer rows, more KV": ("tiny-llama-grouped.gguf", {"heads": 8, "kv_heads": 8}, 6000, enc.F16),
+    "one row, its KV": ("tiny-llama-grouped.gguf", {"heads": 8, "kv_heads": 8}, 20_000, enc.F16),
+    "feed-forward": ("tiny-llama-grouped.gguf", {"ffn_dim": 12_000}, 600, enc.F32),
+    "GELU": ("tiny-phi.gguf", {"ffn_dim": 12_000}, 600, enc.F32),
+    "Phi's scores": ("tiny-phi.gguf", {}, 2048, enc.F32),
 }
 
 
@@ -110,7 +109,7 @@ def toy(path: Path, changes: dict[str, Any]) -> Model:
     return Model(tiny.family, config, WeightSet(tensors), path)
 
 
-def peak(model: Model, context: InferenceContext, capacity: int, dtype: DType, last: int) -> int:
+def peak(model: Model, context: InferenceContext, capacity: int, dtype: enc.Encoding, last: int) -> int:
     """The most bytes that the steps hold which fill the `last` of `capacity` positions."""
     cache = KvCache.allocate(model, context, capacity, dtype)
     greedy = Sampler(Sampling(temperature=0.0))
@@ -287,7 +286,7 @@ def test_a_system_that_does_not_tell_is_trusted(llm: LLM, monkeypatch: pytest.Mo
 
 def test_a_smaller_kv_dtype_makes_room(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     traits = llm.inference.devices.device(llm.inference.location).traits
-    free(monkeypatch, bytes_needed(llm.model, traits, DType.F32)(64) - 1)
+    free(monkeypatch, bytes_needed(llm.model, traits, enc.F32)(64) - 1)
     with pytest.raises(NotEnoughMemory):
         LLM(llm.file.path, kv_dtype="f32")
     assert LLM(llm.file.path, kv_dtype="f16").context == 64

@@ -27,7 +27,7 @@ from ostinato.engine.opened import ENCODINGS
 from ostinato.engine.plan_facts import inputs
 from ostinato.engine.plan_report import explain, plan_report
 from ostinato.formats.gguf import GgufFile
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
 from ostinato.ir.location import Location
 from ostinato.models.contract import Model
 from ostinato.models.loader import load_model
@@ -205,7 +205,7 @@ def test_the_cpu_device_takes_what_the_report_says(name: str, weights: str | Non
     place = Location("cpu")
     context = InferenceContext(place, cpu)
     report = plan_report(model, [place] * 2, 50, cpu)
-    cache, slot = KvCache.allocate(model, context, 50, DType.F16), DecodeSlot()
+    cache, slot = KvCache.allocate(model, context, 50, enc.F16), DecodeSlot()
     forward_with_kv_context_persistent(model, [1], cache, context, slot)
     assert slot.session is not None
     (segment,) = (step for step in slot.session.optimized.steps if isinstance(step, Segment))
@@ -254,7 +254,7 @@ def test_the_dead_mask_is_named_dead_and_a_live_one_is_not(model: Model, one: Re
     assert {name for name, row in rows.items() if row.when == "never"} == {"mask"}
     assert {name for name, row in rows.items() if row.when == "once"} == {"count", "out_rows"}
     assert rows["mask"].bytes == 32 * 4
-    step = build_step(model, 32, DType.F32, WritePath.DEVICE_OFFSET)
+    step = build_step(model, 32, enc.F32, WritePath.DEVICE_OFFSET)
     bounds = {ROWS: 1, OUT_ROWS: 1}
     context = InferenceContext(FIRST, one)
     seen = {row.name: row.when for row in inputs(step, context.plan(step.graph, [step.mask], bounds=bounds))}
@@ -279,7 +279,7 @@ def test_the_key_is_told_field_by_field(model: Model, one: Registry) -> None:
     assert values["max_seq_len"] == "48"
     assert values["n_layers"] == "2"
     assert values["locations"] == "reference:0; slabs: 4 × reference:0"
-    assert values["cache_dtype"] == "float32"
+    assert values["cache_dtype"] == "F32"
     assert f"weight set {model.weights.id}" in values["shape_key"]
     assert str(model.config) in values["shape_key"]
     layer = model.config.kv[0]

@@ -30,7 +30,7 @@ from ostinato.errors import (
 )
 from ostinato.generate.sampler import Sampler
 from ostinato.generate.settings import Sampling
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
 from sabotage import NOTICED, goes_red, nothing
 
 GREEDY = Sampling(temperature=0.0)
@@ -419,5 +419,5 @@ def test_woven_requests_are_as_if_alone(llm: LLM) -> None:
 
 
 def test_f16_cache(llm: LLM) -> None:
-    half = KvCache.allocate(llm.model, llm.inference, 64, DType.F16)
+    half = KvCache.allocate(llm.model, llm.inference, 64, enc.F16)
     assert len(list(tokens_of(llm, PROMPT, half))) == 60

@@ -20,7 +20,8 @@ from ostinato.decode.want import All, Argmax, Hidden, Last
 from ostinato.device.traits import WritePath
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import CapacityExceeded
-from ostinato.ir import DType, Location
+from ostinato.ir import Location
+from ostinato.ir import encoding as enc
 from ostinato.runtime.registry import Registry
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -73,7 +74,7 @@ class Machine(RuleBasedStateMachine):
                 "first": lambda: self.world.cache(model, 24),
                 "second": lambda: self.world.cache(model, 24),
                 "longer": lambda: self.world.cache(model, 30),
-                "half": lambda: self.world.cache(model, 24, DType.F16),
+                "half": lambda: self.world.cache(model, 24, enc.F16),
                 "spread": lambda: self.spread.cache(model, 24),
             }
             self.caches[key] = made[kind]()

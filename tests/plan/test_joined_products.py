@@ -16,7 +16,7 @@ from ostinato.device.traits import WritePath
 from ostinato.devices.reference import device as device_module
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import NoKernel, WeightLayoutConflict
-from ostinato.ir import DType, Location, Tensor, linear, swiglu
+from ostinato.ir import Location, Tensor, linear, swiglu
 from ostinato.ir import encoding as enc
 from ostinato.ir.ops.movement import Reshape, Slice
 from ostinato.ir.ops.product import Linear
@@ -223,7 +223,7 @@ def test_every_plan_of_a_model_has_the_same_recipes() -> None:
     for path in WritePath:
         for bound in (1, 64):
             for apart in (False, True):  # V on another device than K and the weights
-                step = build_step(MODELS["llama"](), 16, DType.F32, path)
+                step = build_step(MODELS["llama"](), 16, enc.F32, path)
                 hints = {v: R1 for _, v in step.slabs} if apart else None
                 roots = [step.graph.tensor(root) for root in step.roots]
                 plan = fused(*roots, bound=bound, hints=hints, row_group=8)
@@ -252,7 +252,7 @@ def test_a_device_that_can_t_slice_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_step_binds_every_row_once() -> None:
-    step = build_step(MODELS["llama"](), 16, DType.F32, WritePath.DEVICE_OFFSET)
+    step = build_step(MODELS["llama"](), 16, enc.F32, WritePath.DEVICE_OFFSET)
     roots = [step.graph.tensor(root) for root in step.roots]
     plan = fused(*roots, row_group=8)
     names = [name for recipe in recipes(plan) for name in recipe.names]

@@ -147,7 +147,7 @@ def test_a_slab_type_that_attention_can_t_read_fails_while_planning() -> None:
         plan(
             graph,
             slab.apply(ReadPrefix(2)),
-            kv_layouts=MappingProxyType({DType.F32: SlabLayout(enc.F32, enc.F32)}),
+            kv_layouts=MappingProxyType({enc.F32: SlabLayout(enc.F32, enc.F32)}),
         )
 
 

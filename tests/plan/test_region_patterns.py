@@ -23,7 +23,7 @@ from scratch import (
 from ostinato.decode.step import build_step
 from ostinato.device.traits import WritePath
 from ostinato.errors import DTypeMismatch, ShapeMismatch
-from ostinato.ir import DType, Tensor, gelu_tanh, layer_norm, linear, rms_norm, swiglu
+from ostinato.ir import Tensor, gelu_tanh, layer_norm, linear, rms_norm, swiglu
 from ostinato.ir import encoding as enc
 from ostinato.ir.ops.elementwise import Add
 from ostinato.ir.ops.nn import GeluTanh, LayerNorm, RmsNorm, Silu
@@ -50,7 +50,7 @@ def patterns(plan: OptimizedGraph) -> list[str]:
 
 
 def plan_of(model: Model, path: WritePath, rows: int, **wishes: object) -> OptimizedGraph:
-    step = build_step(model, 16, DType.F32, path)
+    step = build_step(model, 16, enc.F32, path)
     return fused(*(step.graph.tensor(root) for root in step.roots), bound=rows, **wishes)
 
 

@@ -20,7 +20,7 @@ from ostinato.device.topology import TopologySnapshot
 from ostinato.device.traits import SlabLayout, Traits, WritePath
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import NoDevice, NoKernel
-from ostinato.ir import ConstRole, DType, Location
+from ostinato.ir import ConstRole, Location
 from ostinato.ir import encoding as enc
 from ostinato.ir.ops.const import Const
 from ostinato.ir.ops.movement import Copy
@@ -47,7 +47,7 @@ def devices() -> Registry:
 
 
 def planned(model: Model, devices: Registry, path: WritePath, rows: int) -> tuple[StepGraph, OptimizedGraph]:
-    step = build_step(model, 16, DType.F32, path)
+    step = build_step(model, 16, enc.F32, path)
     bounds = {ROWS: rows, OUT_ROWS: rows}
     return step, InferenceContext(SOURCE, devices).plan(step.graph, step.roots, bounds=bounds)
 
@@ -135,7 +135,7 @@ def test_weights_and_slabs_take_the_target_s_forms(
     other = replace(
         plain,
         weight_layouts=MappingProxyType({enc.Q8_0: packed}),
-        kv_layouts=MappingProxyType({DType.F32: SlabLayout(k=enc.Q8_0, v=enc.F16)}),
+        kv_layouts=MappingProxyType({enc.F32: SlabLayout(k=enc.Q8_0, v=enc.F16)}),
     )
 
     def check() -> None:
@@ -176,7 +176,7 @@ def test_what_the_target_can_t_do() -> None:
     for changes, named in (
         ({"ops": bare}, "attend region"),
         ({"ops": bare, "regions": frozenset({"product", "attend"})}, "gated_product region"),
-        ({"kv_layouts": MappingProxyType({DType.F16: SlabLayout(enc.F16, enc.F16)})}, "for K on"),
+        ({"kv_layouts": MappingProxyType({enc.F16: SlabLayout(enc.F16, enc.F16)})}, "for K on"),
         ({"weight_layouts": MappingProxyType({})}, "product region"),
         ({"vector_layouts": MappingProxyType({})}, "product region"),
     ):

@@ -10,7 +10,8 @@ from test_optimize_passes import R0, R1, plan, segments, slab_graph, topology
 from ostinato.decode.step import OUT_ROWS, ROWS, build_step
 from ostinato.device.traits import WritePath
 from ostinato.errors import NoKernel, WriteConflict
-from ostinato.ir import DType, Tensor
+from ostinato.ir import Tensor
+from ostinato.ir import encoding as enc
 from ostinato.ir.ops.movement import Clone
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice
 from ostinato.models.contract import Model
@@ -27,8 +28,8 @@ def clones(optimized: OptimizedGraph) -> list[str]:
 
 
 @pytest.mark.parametrize("write_path", WritePath)
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F16])
-def test_a_model_s_step_is_not_slowed(tiny: Model, write_path: WritePath, dtype: DType) -> None:
+@pytest.mark.parametrize("dtype", [enc.F32, enc.F16])
+def test_a_model_s_step_is_not_slowed(tiny: Model, write_path: WritePath, dtype: enc.Encoding) -> None:
     step = build_step(tiny, 16, dtype, write_path)
     bounds = {ROWS: 4, OUT_ROWS: 1}
     optimized = optimize(step.graph, step.roots, topology(), default=R0, bounds=bounds)

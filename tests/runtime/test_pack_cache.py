@@ -52,8 +52,9 @@ FOLDER = FIXTURES / "tiny-llama-grouped"
 
 @pytest.fixture(autouse=True)
 def _a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was said yet; files that a test has just written count as settled."""
+    """Nothing was said yet; files just written count as settled, and every disk has room."""
     monkeypatch.setattr(PackCache, "unsaid", threading.Lock())
+    monkeypatch.setattr(pack_cache, "SPARE", 0)
     monkeypatch.setattr(stamp, "SETTLED_NS", 0)
 
 
@@ -713,8 +714,9 @@ class Disk:
 
 
 def check_room_is_left(packs: PackCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = pack_cache.SPARE // 4096 + pack_cache.file_bytes(SIZES) // 4096
+    room = 1000 + pack_cache.file_bytes(SIZES) // 4096
     with monkeypatch.context() as patch:
+        patch.setattr(pack_cache, "SPARE", 1000 * 4096)
         patch.setattr(os, "statvfs", lambda path: Disk(room - 1))
         packs.keep(KEYS[0], some())
         assert packs.find(KEYS[0]) is None

@@ -40,7 +40,7 @@ _RATES_ONLY = ("decode", "depth", "prefill", "profile", "cold")
 @click.option("--profile", is_flag=True, help="Where the time goes on the device, by kernel and weight.")
 @click.option("--cold", is_flag=True, help="Time starts of new processes as well, to their first token.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads.")
-@click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), help="Element type of the KV cache.")
+@click.option("--kv-dtype", type=click.Choice(["f16", "f32", "q8_0"]), help="What the KV cache is kept in.")
 @click.option("--context", type=click.IntRange(min=1), metavar="N",
               help="Positions of the KV cache; by default as many as needed, with --modes what the model was "
               "trained for, at most 8192.")  # fmt: skip

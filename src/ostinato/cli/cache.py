@@ -1,70 +1,98 @@
-"""`ostinato cache`: the compiled code that a second start finds again."""
+"""`ostinato cache`: what the next start finds again, compiled code and packed weights."""
 
 from __future__ import annotations
 
 import json
 import time
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ostinato.cli.console import Console, console_options
 from ostinato.errors.host import CacheNotWritable
 
+if TYPE_CHECKING:
+    from ostinato.host.kept import KeptFiles
+
+KINDS = ("code", "packed")
+
+_kind = click.argument("kind", type=click.Choice(KINDS), required=False, metavar="[code|packed]")
+
 
 @click.group()
 @console_options
 def cache() -> None:
-    """Look into and empty the cache of compiled code."""
+    """Look into and empty the caches: compiled code, and packed weights (--pack-cache)."""
 
 
 @cache.command()
+@_kind
 @console_options
-def path() -> None:
-    """Print the folder."""
-    from ostinato.devices.cpu.code_cache import CodeCache
-
-    click.echo(CodeCache.of_user().folder)
+def path(kind: str | None) -> None:
+    """Print the folders, a line each."""
+    for kept in _caches(kind).values():
+        click.echo(kept.folder)
 
 
 @cache.command()
+@_kind
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @console_options
-def show(as_json: bool) -> None:
+def show(kind: str | None, as_json: bool) -> None:
     """What is kept, when it was last used, and how much room it takes."""
-    from ostinato.devices.cpu.code_cache import CodeCache
-
-    code = CodeCache.of_user()
-    entries, doubt, now = code.entries()[::-1], code.doubt(), time.time()
-    total = sum(entry.nbytes for entry in entries)
+    caches = _caches(kind)
     if as_json:
-        rows = [{"key": entry.key, "bytes": entry.nbytes, "last_used": entry.used} for entry in entries]
-        report = {"path": str(code.folder), "entries": rows, "bytes": total, "cap": code.max_bytes,
-                  "not_used_because": doubt or None}  # fmt: skip
+        report = {name: _report(kept) for name, kept in caches.items()}
         click.echo(json.dumps(report, indent=2, ensure_ascii=False))
         return
-    click.echo(f"{code.folder}: {_counted(len(entries))}, {_size(total)} of {_size(code.max_bytes)}")
+    for kept in caches.values():
+        _show(kept)
+
+
+@cache.command()
+@_kind
+@console_options
+@click.pass_obj
+def clear(console: Console, kind: str | None) -> None:
+    """Remove every entry; the next start compiles, and packs, again."""
+    for kept in _caches(kind).values():
+        try:
+            removed = kept.clear()
+        except OSError as error:
+            raise CacheNotWritable(str(kept.folder), error.strerror or str(error)) from error
+        freed = sum(entry.nbytes for entry in removed)
+        console.note(f"removed {_counted(len(removed))} ({_size(freed)}) from {kept.folder}")
+
+
+def _caches(kind: str | None) -> dict[str, KeptFiles]:
+    """The user's own, by kind; or the one asked for."""
+    from ostinato.devices.cpu.code_cache import CodeCache
+    from ostinato.runtime.pack_cache import PackCache
+
+    caches = dict(zip(KINDS, (CodeCache.of_user(), PackCache.of_user()), strict=True))
+    return caches if kind is None else {kind: caches[kind]}
+
+
+def _report(kept: KeptFiles) -> dict[str, Any]:
+    entries = kept.entries()[::-1]
+    rows = [{"key": entry.key, "bytes": entry.nbytes, "last_used": entry.used} for entry in entries]
+    return {
+        "path": str(kept.folder), "entries": rows, "bytes": sum(entry.nbytes for entry in entries),
+        "cap": kept.max_bytes, "not_used_because": kept.doubt() or None,
+    }  # fmt: skip
+
+
+def _show(kept: KeptFiles) -> None:
+    entries, doubt, now = kept.entries()[::-1], kept.doubt(), time.time()
+    total = sum(entry.nbytes for entry in entries)
+    room = f"{_counted(len(entries))}, {_size(total)} of {_size(kept.max_bytes)}"
+    click.echo(f"{kept.what}, {kept.folder}: {room}")
     if doubt:
         click.echo(f"not used: {doubt}")
     if entries:
         click.echo(f"{'entry':<12} {'size':>12}  last used")
     for entry in entries:
         click.echo(f"{entry.key[:12]} {_size(entry.nbytes):>12}  {_ago(now - entry.used)}")
-
-
-@cache.command()
-@console_options
-@click.pass_obj
-def clear(console: Console) -> None:
-    """Remove every entry; the next start compiles again."""
-    from ostinato.devices.cpu.code_cache import CodeCache
-
-    code = CodeCache.of_user()
-    try:
-        removed = code.clear()
-    except OSError as error:
-        raise CacheNotWritable(str(code.folder), error.strerror or str(error)) from error
-    freed = sum(entry.nbytes for entry in removed)
-    console.note(f"removed {_counted(len(removed))} ({_size(freed)}) from {code.folder}")
 
 
 def _counted(entries: int) -> str:

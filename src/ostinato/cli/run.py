@@ -51,7 +51,7 @@ def complete_model(context: click.Context, param: click.Parameter, incomplete: s
 )
 @click.option("--plan", type=click.Choice(["replan", "held", "captured"]), default="captured",
               help="Plan every step, hold a plan, or replay it where it can be captured.")  # fmt: skip
-@click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), help="Element type of the KV cache.")
+@click.option("--kv-dtype", type=click.Choice(["f16", "f32", "q8_0"]), help="What the KV cache is kept in.")
 @click.option("--pack-cache", is_flag=True, help=PACK_CACHE)
 @console_options
 @click.pass_obj

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ostinato.device.storage import Storage
 from ostinato.errors.decode import CacheMismatch, CapacityExceeded, InvalidTruncation
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
 from ostinato.models.contract import LayerKv, Model
@@ -34,14 +34,14 @@ class KvRebindSource(Protocol):
 
 class KvCache:
     """Per-layer K and V slabs, logical shape `[1, kv_heads, capacity, head_dim]`, and how many positions
-    of them are attended.
+    of them are attended. `dtype` is what keys and values are rounded to: F16, F32 or Q8_0.
 
     `alloc_id` names the allocation: `truncate_to` keeps it; `clear` and `set_layer` mint a new one. Ids are
     never reused. `length` advances only when a step has succeeded.
     """
 
     def __init__(
-        self, geometry: Sequence[LayerKv], capacity: int, dtype: DType, slabs: Sequence[Slabs]
+        self, geometry: Sequence[LayerKv], capacity: int, dtype: Encoding, slabs: Sequence[Slabs]
     ) -> None:
         self.geometry = tuple(geometry)
         self.capacity = capacity
@@ -56,7 +56,7 @@ class KvCache:
         model: Model,
         context: InferenceContext,
         capacity: int,
-        dtype: DType = DType.F32,
+        dtype: Encoding = enc.F32,
         *,
         locations: Sequence[Location] | None = None,
     ) -> KvCache:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.validity import PlanStructure
 from ostinato.device.traits import WritePath
-from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
 from ostinato.models.contract import Family, FamilyConfig, LayerKv, Model
 from ostinato.runtime.context import InferenceContext
@@ -26,7 +26,7 @@ class ProvenRequest:
     weight_set: int
     geometry: tuple[LayerKv, ...]
     capacity: int
-    dtype: DType
+    dtype: Encoding
     alloc_id: int
     home: Location
     devices: Registry

@@ -27,7 +27,7 @@ from ostinato.decode.want import (
 from ostinato.device.storage import Storage
 from ostinato.device.traits import WritePath
 from ostinato.errors.device import DeviceMismatch
-from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
 from ostinato.ir.shape import NodeId
 from ostinato.ir.symbols import SymEnv
@@ -45,7 +45,7 @@ class DecodeSession(HeldSession):
         seq: int,
         max_seq_len: int,
         n_layers: int,
-        cache_dtype: DType,
+        cache_dtype: Encoding,
         shape_key: ShapeKey,
         alloc_id: int,
         *,

@@ -12,7 +12,7 @@ from ostinato.device.storage import Storage
 from ostinato.device.traits import WritePath
 from ostinato.errors.graph import ShapeMismatch
 from ostinato.ir.dtype import DType
-from ostinato.ir.encoding import Encoding, plain
+from ostinato.ir.encoding import Encoding, element
 from ostinato.ir.graph import Graph
 from ostinato.ir.location import Location
 from ostinato.ir.ops.attention import Attention
@@ -122,12 +122,12 @@ class StepGraph:
 def build_step(
     model: Model,
     capacity: int,
-    kv_dtype: DType,
+    kv_dtype: Encoding,
     write_path: WritePath,
     encodings: Sequence[tuple[Encoding, Encoding]] | None = None,
 ) -> StepGraph:
     """Write `model`'s step over slabs of `capacity` positions; `encodings` says how each layer's K and V are
-    stored, where not plainly."""
+    stored, where not as `kv_dtype` itself."""
     graph = Graph()
     config, family = model.config, model.family
 
@@ -148,11 +148,11 @@ def build_step(
     rows = data("out_rows", [OUT_ROWS], DType.I64)
     views = []
     slabs = []
-    stored = encodings or ((plain(kv_dtype), plain(kv_dtype)),) * len(config.kv)
+    stored = encodings or ((kv_dtype, kv_dtype),) * len(config.kv)
     for i, (layer, (k_encoding, v_encoding)) in enumerate(zip(config.kv, stored, strict=True)):
         k_shape, v_shape = slab_shapes(layer, capacity)
-        k = graph.const(f"{i}.k", ConstRole.SLAB, k_shape, kv_dtype, k_encoding)
-        v = graph.const(f"{i}.v", ConstRole.SLAB, v_shape, kv_dtype, v_encoding)
+        k = graph.const(f"{i}.k", ConstRole.SLAB, k_shape, element(kv_dtype), k_encoding)
+        v = graph.const(f"{i}.v", ConstRole.SLAB, v_shape, element(kv_dtype), v_encoding)
         slabs.append((k.id, v.id))
         views.append(SlabKvView(layer, k, v, position))
     weights = {

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import ClassVar
 
 from ostinato.device.traits import WritePath
-from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
 from ostinato.models.contract import LayerKv, ShapeKey
 
@@ -51,7 +51,7 @@ class PlanStructure:
 
     max_seq_len: int
     n_layers: int
-    cache_dtype: DType
+    cache_dtype: Encoding
     shape_key: ShapeKey
     kv_geometry: tuple[LayerKv, ...]
     locations: tuple[Location, ...]

@@ -25,7 +25,7 @@ from ostinato.device.traits import Traits
 from ostinato.errors.device import NoKernel
 from ostinato.errors.graph import BindingMismatch
 from ostinato.ir.dtype import DType
-from ostinato.ir.encoding import Encoding, plain
+from ostinato.ir.encoding import Encoding, element
 from ostinato.ir.location import Location
 from ostinato.ir.recipe import PackRecipe
 from ostinato.ir.shape import NodeId
@@ -115,12 +115,13 @@ class Device(Protocol):
         """Room for `elements`, reading as zero where never written; pages are touched only when used.
         Raises OutOfDeviceMemory, as `upload` and `pack` do."""
 
-    def allocate_slab(self, shape: tuple[int, int, int, int], dtype: DType, role: str) -> Storage:
+    def allocate_slab(self, shape: tuple[int, int, int, int], kv: Encoding, role: str) -> Storage:
         """Room for a KV slab of the logical `shape` `[1, kv_heads, capacity, head_dim]`, in the encoding that
-        the traits' `kv_layouts` name for `dtype` and `role` ("k" or "v"); zeros, as with `allocate`. It may
-        have more bytes than the shape needs; `write` and `download` speak the logical shape.
+        the traits' `kv_layouts` name for the KV type `kv` and `role` ("k" or "v"); zeros, as with `allocate`.
+        It may have more bytes than the shape needs; `write` and `download` speak the logical shape, in the
+        type of `kv`'s elements, and what is written is rounded to what `kv` stores.
 
-        Raises OutOfDeviceMemory, or NoKernel for a dtype without a slab layout."""
+        Raises OutOfDeviceMemory, or NoKernel for a KV type without a slab layout."""
 
     def upload(self, array: HostArray, dtype: DType) -> Storage:
         """A new storage with the array's elements; the array may change afterwards."""
@@ -145,11 +146,11 @@ class Device(Protocol):
         """Code for a segment."""
 
 
-def slab_encoding(device: Device, dtype: DType, role: str) -> Encoding:
-    """The encoding of a device's K ("k") or V ("v") slabs of `dtype`; raises NoKernel where it has none."""
-    layout = device.traits.kv_layouts.get(dtype)
+def slab_encoding(device: Device, kv: Encoding, role: str) -> Encoding:
+    """The encoding of a device's K ("k") or V ("v") slabs of a KV type; raises NoKernel where it has none."""
+    layout = device.traits.kv_layouts.get(kv)
     if layout is None:
-        raise NoKernel("a KV slab", str(dtype), str(plain(dtype)), str(device.location))
+        raise NoKernel("a KV slab", str(element(kv)), str(kv), str(device.location))
     return {"k": layout.k, "v": layout.v}[role]
 
 

@@ -41,7 +41,7 @@ class WeightLayout:
 
 @dataclass(frozen=True, slots=True)
 class SlabLayout:
-    """How a device stores the K and V slabs of one element type. `k_fill` and `v_fill`: the multiples that
+    """How a device stores the K and V slabs of one KV type. `k_fill` and `v_fill`: the multiples that
     positions and the elements of a position are filled up to."""
 
     k: Encoding
@@ -60,9 +60,10 @@ class SlabLayout:
 @dataclass(frozen=True, slots=True)
 class Traits:
     """`ops` and `dtypes` are what there are kernels for; `weight_layouts` (of matrices) and `vector_layouts`
-    map a weight's source encoding to its packed form; `kv_layouts` maps the slab types that attention reads
-    to how they are stored, the usual one first. With `dynamic_rows` one plan takes any row count; with
-    `bit_contract` a row's bits don't depend on the rows computed beside it.
+    map a weight's source encoding to its packed form; `kv_layouts` maps the KV types that attention reads
+    (F16, F32, Q8_0: what a cache's numbers are rounded to) to how slabs store them, the usual one first. With
+    `dynamic_rows` one plan takes any row count; with `bit_contract` a row's bits don't depend on the rows
+    computed beside it.
 
     What a device asks of its plans: `regions` are the patterns (`plan.regions`) that it has one kernel for;
     `row_group` is how many rows its packed products take at a time, and products of one operand are then
@@ -73,7 +74,7 @@ class Traits:
     dtypes: frozenset[DType]
     weight_layouts: Mapping[Encoding, WeightLayout]
     vector_layouts: Mapping[Encoding, WeightLayout]
-    kv_layouts: Mapping[DType, SlabLayout]
+    kv_layouts: Mapping[Encoding, SlabLayout]
     write_path: WritePath
     dynamic_rows: bool
     bit_contract: bool
@@ -86,6 +87,11 @@ class Traits:
         return (self.vector_layouts if rank == 1 else self.weight_layouts).get(encoding)
 
     @property
-    def kv_dtype(self) -> DType:
-        """The slab type of caches that don't ask for another."""
+    def kv_dtype(self) -> Encoding:
+        """The KV type of caches that don't ask for another."""
         return next(iter(self.kv_layouts))
+
+    def kv_type(self, stored: Encoding) -> Encoding | None:
+        """The KV type whose slabs are stored so; None where there is none."""
+        layouts = self.kv_layouts.items()
+        return next((kv for kv, layout in layouts if stored in (layout.k, layout.v)), None)

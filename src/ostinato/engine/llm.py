@@ -22,7 +22,8 @@ from ostinato.engine.turn import Turn
 from ostinato.errors.generate import GenerationBusy, InvalidSetting, NoChatTemplate
 from ostinato.generate.sampler import Sampler
 from ostinato.generate.settings import Sampling, check_choice, check_count, check_kind, check_sampling
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
 from ostinato.models.contract import Family
 from ostinato.runtime.context import InferenceContext
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ostinato.engine.conversation import Conversation
 
 DEFAULT_CONTEXT = 8192
-KV_DTYPES: Mapping[str, DType] = {"f16": DType.F16, "f32": DType.F32}
+KV_DTYPES: Mapping[str, Encoding] = {"f16": enc.F16, "f32": enc.F32, "q8_0": enc.Q8_0}
 
 Message = Mapping[str, Any]
 
@@ -77,11 +78,11 @@ class LLM:
 
     model: a `.gguf` file, a folder with config.json and safetensors, `hf:org/name`, or a short alias.
     context: positions of the KV cache, by default what the model was trained for, at most 8192. kv_dtype:
-    "f16" or "f32". threads: CPU threads of the whole process's devices, by default the physical cores that
-    this process may use. weights: "q8_0", "q4_1", "q4_0", "bf16", "f16" or "f32", to which matrices are
-    encoded that the files hold as floats. plan: "captured" replays a recorded plan where that can be, "held"
-    re-binds a plan made once, "replan" plans every step. families: others than the built-in ones, as in
-    `load_model`.
+    "f16", "f32" or "q8_0" (int8 in blocks of 32 with a scale each). threads: CPU threads of the whole
+    process's devices, by default the physical cores that this process may use. weights: "q8_0", "q4_1",
+    "q4_0", "bf16", "f16" or "f32", to which matrices are encoded that the files hold as floats. plan:
+    "captured" replays a recorded plan where that can be, "held" re-binds a plan made once, "replan" plans
+    every step. families: others than the built-in ones, as in `load_model`.
     pack_cache: packed weights are kept in the cache folder, where the next start maps them; InvalidSetting
     for a device that can't.
 

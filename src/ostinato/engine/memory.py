@@ -11,7 +11,7 @@ from ostinato.device.traits import SlabLayout, Traits, WeightLayout
 from ostinato.errors.model import NotEnoughMemory
 from ostinato.host.limits import available_memory
 from ostinato.ir.dtype import DType
-from ostinato.ir.encoding import plain
+from ostinato.ir.encoding import Encoding
 from ostinato.models.contract import Model
 
 HEADROOM = 1 << 26
@@ -80,15 +80,15 @@ def step_bytes(model: Model, traits: Traits) -> Callable[[int], int]:
     return needed
 
 
-def bytes_needed(model: Model, traits: Traits, kv_dtype: DType) -> Callable[[int], int]:
+def bytes_needed(model: Model, traits: Traits, kv_dtype: Encoding) -> Callable[[int], int]:
     """For a context, the bytes of weights, a full KV cache, the largest step and HEADROOM."""
-    stored = plain(kv_dtype)  # a slab type that the device lacks is refused when a cache is made
-    layout = traits.kv_layouts.get(kv_dtype) or SlabLayout(stored, stored)
+    # A KV type that the device lacks is refused when a cache is made.
+    layout = traits.kv_layouts.get(kv_dtype) or SlabLayout(kv_dtype, kv_dtype)
     fixed, step = weight_bytes(model, traits) + HEADROOM, step_bytes(model, traits)
     return lambda context: fixed + kv_bytes(model, layout, context) + step(context)
 
 
-def check_memory(model: Model, traits: Traits, context: int, kv_dtype: DType) -> None:
+def check_memory(model: Model, traits: Traits, context: int, kv_dtype: Encoding) -> None:
     """Raises NotEnoughMemory when weights, a full KV cache and the largest step exceed what is free; silent
     where the system doesn't tell."""
     free = available_memory()

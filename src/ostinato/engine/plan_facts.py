@@ -286,7 +286,7 @@ def _slab_bytes(
 ) -> Iterator[tuple[int, int]]:
     """(bytes of a position, bytes of the slab) of a layer's K and V."""
     for slab, role in zip(pair, "kv", strict=True):
-        node, layout = plan.nodes[slab], topology[plan.placement[slab]].kv_layouts[plan.nodes[slab].dtype]
+        node, layout = plan.nodes[slab], topology[plan.placement[slab]].kv_layouts[plan.sources[slab]]
         one, heads, capacity, dim = (elements((each,), ONE_ROW) for each in node.shape)
         fill = {"k": layout.k_fill, "v": layout.v_fill}[role][0]
         whole = layout.nbytes((one, heads, capacity, dim), role)

@@ -109,10 +109,15 @@ class Rig:
         """Bytes of K and V that a token of this decoding attends, itself included; the mean of all."""
         total = 0
         for layer in self.model.config.kv:
-            cell = layer.kv_heads * (layer.k_dim + layer.v_dim) * self.cache.dtype.nbytes
+            cell = layer.kv_heads * sum(self._blocks(dim) for dim in (layer.k_dim, layer.v_dim))
             for position in range(work.depth + 1, work.positions):
                 total += cell * min(position + 1, layer.window or position + 1)
         return total / work.tokens
+
+    def _blocks(self, elements: int) -> int:
+        """Bytes of so many elements of K or V in whole blocks."""
+        kv = self.cache.dtype
+        return -(-elements // kv.block) * kv.block_bytes
 
     def weight_bytes(self) -> int:
         """Bytes of packed weights that each decoded token reads whole: all but those it only looks a row up

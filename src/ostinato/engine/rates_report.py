@@ -128,7 +128,7 @@ def measure_rates(
     best = yardstick.best if yardstick else None
     weights = rig.weight_bytes()
     return RatesReport(
-        model=str(llm.file.path), device=str(llm.inference.location), kv_dtype=str(llm.kv_dtype),
+        model=str(llm.file.path), device=str(llm.inference.location), kv_dtype=str(llm.kv_dtype).lower(),
         context=llm.context, threads=threads or cpu_threads(), rounds=rounds, weight_bytes=weights,
         rates=tuple(
             rate_of(

@@ -56,6 +56,11 @@ def plain(dtype: DType) -> Encoding:
     return _PLAIN[dtype]
 
 
+def element(encoding: Encoding) -> DType:
+    """The type of what is stored so: its own where that is plain, float32 where blocks are decoded."""
+    return next((dtype for dtype, known in _PLAIN.items() if known == encoding), DType.F32)
+
+
 # ggml's block formats, sizes as its block structs in ggml-common.h have them.
 # One scale a block of 32; _1 has a minimum as well.
 Q4_0 = Encoding("Q4_0", 32, 18)

@@ -24,7 +24,7 @@ class Draft:
     Node ids are those of the source graph, so roots and Consts keep their identity; new nodes get ids
     after its last. `nodes` holds what is live: what the roots or an in-place write need. `order` are pairs
     that must run one before the other although no value passes between them. `sources` are the weights'
-    encodings before the layout pass.
+    encodings before the layout pass, and the slabs' KV types.
     """
 
     graph_id: int

@@ -1,4 +1,4 @@
-"""Pass: weights become what their device packs."""
+"""Pass: weights become what their device packs. Slabs are stored so already: their KV type is noted."""
 
 from __future__ import annotations
 
@@ -28,3 +28,7 @@ def choose_layouts(draft: Draft) -> None:
             recipe = replace(const.recipe or PackRecipe((const.label,), ""), layout=layout.name)
             draft.sources[node.id] = const.encoding
             draft.replace_op(node.id, replace(const, encoding=layout.stored, recipe=recipe))
+        elif const.role is ConstRole.SLAB:
+            kv = draft.topology[draft.placement[node.id]].kv_type(const.encoding)
+            if kv is not None:
+                draft.sources[node.id] = kv

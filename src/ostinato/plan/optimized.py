@@ -35,7 +35,7 @@ class OptimizedGraph:
     `roots` are the Copies to the host, in the order the caller gave the values. `consts` are the live
     Consts that must be bound, `dead_data` the data Consts that nothing reads: they need no data.
     `order` are pairs that run one before the other for a slab's sake; `sources` are the weights' encodings in
-    the file. `aliases` maps a value that lives in a slab to the Const of that slab.
+    the file and the slabs' KV types. `aliases` maps a value that lives in a slab to the Const of that slab.
     """
 
     graph_id: int

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ostinato.device.traits import Traits
 from ostinato.errors.device import NoKernel
-from ostinato.ir.encoding import plain
+from ostinato.ir.encoding import element, plain
 from ostinato.ir.graph import Node
 from ostinato.ir.location import HOST, Location
 from ostinato.ir.op import Op
@@ -80,6 +80,6 @@ def check_kernel(draft: Draft, node: Node, traits: Traits, location: Location) -
 
 def _readable(const: Const, traits: Traits) -> bool:
     if const.role is ConstRole.SLAB:
-        layout = traits.kv_layouts.get(const.dtype)
-        return layout is not None and const.encoding in (layout.k, layout.v)
+        kv = traits.kv_type(const.encoding)
+        return kv is not None and const.dtype is element(kv)
     return traits.layout(const.encoding, len(const.shape)) is not None

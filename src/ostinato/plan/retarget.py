@@ -50,7 +50,7 @@ def retarget(
             draft.replace_op(node.id, replace(node.op, encoding=optimized.sources[node.id]))
         elif _is_slab(node) and optimized.placement[node.id] == source:
             assert isinstance(node.op, Const)
-            layout = traits.kv_layouts.get(node.dtype)
+            layout = traits.kv_layouts.get(optimized.sources[node.id])
             if layout is None:
                 raise NoKernel(node.op.label, str(node.dtype), str(node.op.encoding), str(target))
             encoding = layout.v if node.id in values else layout.k

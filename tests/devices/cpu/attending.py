@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from devices.cpu.running import Kernels, aligned, at_page_end
+from ostinato.device.kv_q8_0 import dequantize, quantize
 from ostinato.devices.cpu.kernels.attention import AttendMany, AttendOne
 from ostinato.devices.cpu.kernels.attention_shape import SPAN
 from ostinato.devices.cpu.slabs import SlabGeometry
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Case:
     k_dim: int
     v_dim: int
     capacity: int
-    dtype: DType = DType.F16
+    kv: enc.Encoding = enc.F16
     window: int | None = None
     masked: bool = False
     rot: int = 0
@@ -37,7 +38,7 @@ class Case:
     @property
     def fields(self) -> dict[str, Any]:
         rope = {"rot": self.rot, "q_rope": self.rot > 0}
-        names = ("heads", "kv_heads", "k_dim", "v_dim", "capacity", "dtype", "scale", "window", "masked")
+        names = ("heads", "kv_heads", "k_dim", "v_dim", "capacity", "kv", "scale", "window", "masked")
         return {name: getattr(self, name) for name in names} | rope
 
     @property
@@ -57,13 +58,23 @@ class Case:
 
 CASES = {
     "grouped": Case(9, 3, 64, 64, 333, rot=64),
-    "f32, part of the head rotated": Case(6, 2, 24, 40, 301, DType.F32, rot=10),
+    "f32, part of the head rotated": Case(6, 2, 24, 40, 301, enc.F32, rot=10),
     "window": Case(4, 4, 8, 8, 320, window=40),
     "one KV head, wide": Case(5, 1, 80, 72, 256, window=130, rot=80),
-    "odd dims, masked": Case(4, 2, 17, 5, 300, DType.F32, masked=True),
+    "odd dims, masked": Case(4, 2, 17, 5, 300, enc.F32, masked=True),
     "masked window": Case(4, 2, 40, 24, 300, window=50, masked=True, rot=40),
-    "one element": Case(5, 1, 1, 1, 310, DType.F32),
+    "one element": Case(5, 1, 1, 1, 310, enc.F32),
+    "q8_0": Case(9, 3, 64, 64, 333, enc.Q8_0, rot=64),
+    "q8_0, part of a block, window": Case(6, 2, 24, 40, 301, enc.Q8_0, window=70, rot=10),
+    "q8_0, masked": Case(4, 2, 80, 17, 300, enc.Q8_0, masked=True),
 }
+
+
+def stored(kv: enc.Encoding, values: np.ndarray) -> np.ndarray:
+    """What a slab of this type makes of the values `[..., dim]`."""
+    if kv == enc.Q8_0:
+        return dequantize(*quantize(values), values.shape[-1])
+    return values.astype(enc.element(kv).numpy)
 
 
 def slab_of(geometry: SlabGeometry, values: np.ndarray, fill: int = 0) -> np.ndarray:
@@ -83,7 +94,6 @@ class World:
 
     def __post_init__(self) -> None:
         case, rng = self.case, self.rng
-        numpy = case.dtype.numpy
 
         def normal(*shape: int) -> np.ndarray:
             return rng.standard_normal(shape).astype(np.float32)
@@ -97,8 +107,8 @@ class World:
         self.mask[rng.random(self.mask.shape) < 0.3] = -math.inf
         self.mask[:, 0] = 0.5  # each row has something to attend
         np.fill_diagonal(self.mask, 0.25)
-        self.k = self.rotated(self.k_rows).transpose(1, 0, 2)[np.newaxis].astype(numpy)
-        self.v = self.v_rows.transpose(1, 0, 2)[np.newaxis].astype(numpy)
+        self.k = stored(case.kv, self.rotated(self.k_rows).transpose(1, 0, 2)[np.newaxis])
+        self.v = stored(case.kv, self.v_rows.transpose(1, 0, 2)[np.newaxis])
 
     def rotated(self, x: np.ndarray) -> np.ndarray:
         """`ir.ops.nn.Rope` in float32; x `[capacity, heads, dim]`."""

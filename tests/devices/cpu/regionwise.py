@@ -20,7 +20,7 @@ from ostinato.device.traits import WritePath
 from ostinato.devices.cpu.device import CpuDevice
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.reference.device import ReferenceDevice
-from ostinato.ir import ConstRole, DType, Location, SymEnv
+from ostinato.ir import ConstRole, Location, SymEnv
 from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding, plain
 from ostinato.ir.graph import Node
@@ -132,7 +132,7 @@ class Pair:
     the slabs: random in the first positions, NaN in all others."""
 
     def __init__(
-        self, model: Model, isa: Isa, kv: DType, path: WritePath, bound: int, threads: int = 1
+        self, model: Model, isa: Isa, kv: enc.Encoding, path: WritePath, bound: int, threads: int = 1
     ) -> None:
         devices = Registry()
         devices.register(CpuDevice(isa=isa, threads=threads))

@@ -18,7 +18,6 @@ from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.want import All, Argmax
 from ostinato.formats.gguf import GgufFile
-from ostinato.ir import DType
 from ostinato.ir import encoding as enc
 from ostinato.models.contract import Model
 from ostinato.models.recode import Recode
@@ -66,7 +65,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def logits(model: Model, ids: Sequence[int], context: InferenceContext, kv: DType) -> np.ndarray:
+def logits(model: Model, ids: Sequence[int], context: InferenceContext, kv: enc.Encoding) -> np.ndarray:
     cache = KvCache.allocate(model, context, len(ids), kv)
     return forward_with_kv_context(model, ids, cache, context, want=All())
 
@@ -95,8 +94,8 @@ def test_as_near_to_float32_as_llama_cpp(
     assert len(ids) == windows * WINDOW
     found = distance(
         ids,
-        lambda window: logits(smollm2, window, cpu, DType.F16),
-        lambda window: logits(smollm2, window, context, DType.F32),
+        lambda window: logits(smollm2, window, cpu, enc.F16),
+        lambda window: logits(smollm2, window, context, enc.F32),
     )
     peer = LLAMA_CPP[windows]
     assert 1e-4 < found.kl <= min(5e-3, 1.1 * peer.kl), found
@@ -105,7 +104,7 @@ def test_as_near_to_float32_as_llama_cpp(
 
 
 def greedy(
-    model: Model, prompt: Sequence[int], count: int, context: InferenceContext, kv: DType
+    model: Model, prompt: Sequence[int], count: int, context: InferenceContext, kv: enc.Encoding
 ) -> list[int]:
     cache, slot = KvCache.allocate(model, context, len(prompt) + count, kv), DecodeSlot()
     ids = [forward_with_kv_context_captured(model, prompt, cache, context, slot, want=Argmax())]
@@ -122,11 +121,11 @@ def test_greedy_text_leaves_that_of_float32_at_near_ties_alone(
     by 0.12 (one standard deviation, on these prompts; llama.cpp's as much): texts part at gaps of that order.
     """
     prompt, expected = case["prompt_ids"], case["ids"]
-    found = greedy(smollm2, prompt, len(expected), cpu, DType.F16)
+    found = greedy(smollm2, prompt, len(expected), cpu, enc.F16)
     parts = [at for at, (mine, theirs) in enumerate(zip(found, expected, strict=True)) if mine != theirs]
     if parts:
         at = parts[0]
-        row = logits(smollm2, [*prompt, *expected[:at]], context, DType.F32)[-1]
+        row = logits(smollm2, [*prompt, *expected[:at]], context, enc.F32)[-1]
         gap = float(row[expected[at]] - row[found[at]])
         assert 0 <= gap < 0.3, f"token {at}: {gap}"
 
@@ -137,7 +136,7 @@ def test_without_rounded_activations_nothing_is_lost(smollm2: Model, cpu: Infere
     golden = np.load(FIXTURES / "smollm2-logits.npz")
     model = with_weights(smollm2, enc.F32, Recode.ALL)
     tokens, prefill = golden["tokens"].tolist(), int(golden["prefill"])
-    cache, slot = KvCache.allocate(model, cpu, len(tokens), DType.F32), DecodeSlot()
+    cache, slot = KvCache.allocate(model, cpu, len(tokens), enc.F32), DecodeSlot()
     rows = [forward_with_kv_context_captured(model, tokens[:prefill], cache, cpu, slot, want=All())]
     rows += [forward_with_kv_context_captured(model, [t], cache, cpu, slot)[None] for t in tokens[prefill:]]
     found = np.concatenate(rows)
@@ -147,4 +146,4 @@ def test_without_rounded_activations_nothing_is_lost(smollm2: Model, cpu: Infere
     logsumexp = np.log(np.exp(found.astype(np.float64) - peak[:, None]).sum(1)) + peak
     assert np.abs(logsumexp - golden["logsumexp"]).max() <= 2e-3
     for case in GREEDY[:2]:
-        assert greedy(model, case["prompt_ids"], 32, cpu, DType.F32) == case["ids"][:32]
+        assert greedy(model, case["prompt_ids"], 32, cpu, enc.F32) == case["ids"][:32]

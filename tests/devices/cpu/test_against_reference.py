@@ -25,7 +25,6 @@ from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels import attention as attention_kernels
 from ostinato.devices.cpu.kernels import rows as row_kernels
 from ostinato.devices.cpu.weights import PACKED
-from ostinato.ir import DType
 from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding
 from ostinato.ir.ops.region import Region
@@ -79,7 +78,7 @@ class Case(NamedTuple):
     isa: Isa
     model: str
     weights: Encoding
-    kv: DType
+    kv: enc.Encoding
 
     def __str__(self) -> str:
         return f"{self.isa.name}-{self.model}-{self.weights.name}-{self.kv.value}"
@@ -93,7 +92,7 @@ def cases(isa: Isa) -> Iterator[Case]:
     for m, name in enumerate(MODELS):
         if isa is HOST_ISAS[0] or name in ("odd", "tiny-llama-window", "tiny-phi", "wide"):
             for w, weights in enumerate(weights_of(name)):
-                yield Case(isa, name, weights, (DType.F16, DType.F32)[(m + w) % 2])
+                yield Case(isa, name, weights, (enc.F16, enc.F32)[(m + w) % 2])
 
 
 def is_one_of_few(case: Case) -> bool:
@@ -175,7 +174,7 @@ def test_each_node_from_the_same_inputs(case: Case) -> None:
 def test_the_whole_step(case: Case) -> None:
     """Two threads: values are where the barriers say that they are."""
     rounded = case.weights not in FLOATS
-    bound = STEP if rounded else 1e-5 if case.kv is DType.F32 else 5e-4
+    bound = STEP if rounded else 1e-5 if case.kv is enc.F32 else 5e-4
     for most, rows in STEPS:
         for path in WritePath:
             pair = case.pair(most, path, threads=2)
@@ -199,5 +198,5 @@ def off_by_little(*args: object, exact: Callable[..., Value] = row_kernels._scal
 def test_small_mistakes_in_kernels_are_seen(
     owner: object, name: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(HOST_ISAS[0], "odd", enc.Q4_1, DType.F16)
+    case = Case(HOST_ISAS[0], "odd", enc.Q4_1, enc.F16)
     goes_red(monkeypatch, owner, name, wrong, lambda: check_each(case, 1, 1, WritePath.DEVICE_OFFSET))

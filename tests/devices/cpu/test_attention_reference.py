@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attending import CASES, Step, World, all_kernels, attend_many
+from attending import CASES, Step, World, all_kernels, attend_many, stored
 
 from devices.cpu.running import HOST_ISAS, Kernels
-from ostinato.device.storage import Part, Storage
-from ostinato.ir import ConstRole, DType, Graph, Location, SymEnv
-from ostinato.ir.encoding import plain
+from ostinato.device.storage import Storage
+from ostinato.ir import ConstRole, Graph, SymEnv
+from ostinato.ir import encoding as enc
 from ostinato.ir.ops.attention import Attention
 from ostinato.ir.ops.nn import Rope
 from ostinato.ir.ops.slab import WriteSlice
@@ -25,7 +25,7 @@ def kernels() -> Kernels:
 
 def reference(context: InferenceContext, world: World, start: int, rows: int) -> np.ndarray:
     """The graph that a model's block builds, on slabs that hold the rows before `start`."""
-    case, graph = world.case, Graph()
+    case, graph, device = world.case, Graph(), context.devices.device(context.location)
     data: dict[Any, np.ndarray] = {}
     slabs: dict[Any, Storage] = {}
 
@@ -37,10 +37,9 @@ def reference(context: InferenceContext, world: World, start: int, rows: int) ->
     def slab(values: np.ndarray) -> Any:
         held = values.copy()
         held[:, :, start:] = np.nan
-        flat = held.reshape(-1)
-        tensor = graph.const("slab", ConstRole.SLAB, values.shape, DType(values.dtype.name))
-        part = Part("values", flat.nbytes, flat)
-        slabs[tensor.id] = Storage(Location.parse("reference:0"), case.dtype, plain(case.dtype), (part,))
+        tensor = graph.const("slab", ConstRole.SLAB, values.shape, enc.element(case.kv), case.kv)
+        slabs[tensor.id] = device.allocate_slab(values.shape, case.kv, "k")
+        device.write(held, slabs[tensor.id])
         return tensor
 
     at = slice(start, start + rows)
@@ -70,7 +69,7 @@ def test_as_the_reference_device(context: InferenceContext, kernels: Kernels, na
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("which", ["k", "v"])
-@pytest.mark.parametrize("name", ["grouped", "window", "odd dims, masked"])
+@pytest.mark.parametrize("name", ["grouped", "window", "odd dims, masked", "q8_0"])
 def test_what_is_not_a_number_goes_where_the_reference_has_it(
     context: InferenceContext, kernels: Kernels, name: str, which: str, value: float
 ) -> None:
@@ -80,7 +79,7 @@ def test_what_is_not_a_number_goes_where_the_reference_has_it(
     slab = {"k": world.k, "v": world.v}[which]
     rows[135, :, -1] = value
     with np.errstate(invalid="ignore"):
-        slab[0, :, 135] = (world.rotated(rows) if which == "k" else rows)[135].astype(slab.dtype)
+        slab[0, :, 135] = stored(world.case.kv, (world.rotated(rows) if which == "k" else rows)[135])
         expected = reference(context, world, 130, 9)
     got = attend_many(kernels, world, 130, 9, world.slabs(139))
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5)

@@ -21,7 +21,6 @@ from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.attention_shape import SPAN
 from ostinato.devices.cpu.weights import GROUP
 from ostinato.devices.cpu.weights.plain import FloatForm
-from ostinato.ir import DType
 from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding
 from ostinato.models.contract import Model
@@ -38,7 +37,7 @@ THREADS = (1, 2, 3)
 
 MODELS = ("tiny-llama-grouped", "tiny-llama-bias", "tiny-llama-window", "tiny-llama-tied", "tiny-phi")
 WEIGHTS = (enc.F32, enc.F16, enc.Q8_0, enc.Q4_0, enc.Q4_1)
-KV = (DType.F16, DType.F32)
+KV = (enc.F16, enc.F32)
 CASES = [
     (name, weights, dtype)
     for i, name in enumerate(MODELS)
@@ -64,7 +63,7 @@ class Ran:
 class Ways:
     """Every way to run one model's prompt on one device."""
 
-    def __init__(self, model: Model, dtype: DType, isa: Isa = HOST_ISAS[0]) -> None:
+    def __init__(self, model: Model, dtype: enc.Encoding, isa: Isa = HOST_ISAS[0]) -> None:
         self.model, self.dtype = model, dtype
         self.device = FrailCpu()
         self.device.engine = Engine(isa, None, 1)
@@ -117,7 +116,7 @@ def test_the_prompt_is_long_enough_and_its_pieces_are_uneven() -> None:
 
 
 @pytest.mark.parametrize(("name", "weights", "dtype"), CASES, ids=lambda value: getattr(value, "name", value))
-def test_every_way_gives_the_same_bits(name: str, weights: Encoding, dtype: DType) -> None:
+def test_every_way_gives_the_same_bits(name: str, weights: Encoding, dtype: enc.Encoding) -> None:
     model = model_of(name, weights)
     matrices = {tensor.encoding for tensor in model.weights.values() if len(tensor.shape) == 2}
     assert matrices == {weights}
@@ -127,11 +126,11 @@ def test_every_way_gives_the_same_bits(name: str, weights: Encoding, dtype: DTyp
 @pytest.mark.parametrize("weights", [enc.F16, enc.Q8_0, enc.Q4_1], ids=str)
 @pytest.mark.parametrize("isa", HOST_ISAS[1:], ids=lambda isa: isa.name)
 def test_on_each_instruction_set(isa: Isa, weights: Encoding) -> None:
-    check(Ways(model_of(MODELS[0], weights), DType.F16, isa))
+    check(Ways(model_of(MODELS[0], weights), enc.F16, isa))
 
 
 @pytest.mark.parametrize("dtype", KV, ids=str)
-def test_replanned_pieces_too(dtype: DType) -> None:
+def test_replanned_pieces_too(dtype: enc.Encoding) -> None:
     ways = Ways(model_of(MODELS[0], enc.Q4_0), dtype)
     one, pieces = ways.run(HELD, (POSITIONS,), 2), ways.run(REPLAN, PIECES, 2)
     for mine, theirs in zip((one.logits, *one.cells), (pieces.logits, *pieces.cells), strict=True):

@@ -16,7 +16,7 @@ from ostinato.devices.cpu.image import PROFILE
 from ostinato.devices.cpu.profile import Recorder, _Stamped
 from ostinato.devices.cpu.program import CpuBound
 from ostinato.devices.reference import ReferenceDevice
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
 from ostinato.ir.location import Location
 from ostinato.models.loader import load_model
 from ostinato.runtime.context import InferenceContext
@@ -35,7 +35,7 @@ class Decoding:
         devices.register(self.device)
         self.context = InferenceContext(Location("cpu"), devices)
         self.model = load_model(TINY)
-        self.cache = KvCache.allocate(self.model, self.context, 32, DType.F16)
+        self.cache = KvCache.allocate(self.model, self.context, 32, enc.F16)
         self.slot = DecodeSlot()
         self.slot.acquire()
 

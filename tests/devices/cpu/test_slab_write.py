@@ -6,26 +6,33 @@ import math
 
 import numpy as np
 import pytest
+from attending import stored
 
 from devices.cpu.running import HOST_ISAS, Kernels, at_page_end
+from ostinato.device.kv_q8_0 import quantize
 from ostinato.devices.cpu.kernels import slab_write
 from ostinato.devices.cpu.kernels.slab_write import SlabWrite
-from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding
-from ostinato.ir.dtype import DType
+from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding, slab_kind
+from ostinato.ir import encoding as enc
 from sabotage import goes_red
 
 GEOMETRIES = [
-    SlabGeometry(3, 70, 64, DType.F16, "k"),
-    SlabGeometry(3, 70, 64, DType.F16, "v"),
-    SlabGeometry(2, 64, 21, DType.F32, "k"),
-    SlabGeometry(2, 65, 21, DType.F32, "v"),
-    SlabGeometry(1, 33, 1, DType.F16, "k"),
-    SlabGeometry(1, 33, 1, DType.F16, "v"),
+    SlabGeometry(3, 70, 64, enc.F16, "k"),
+    SlabGeometry(3, 70, 64, enc.F16, "v"),
+    SlabGeometry(2, 64, 21, enc.F32, "k"),
+    SlabGeometry(2, 65, 21, enc.F32, "v"),
+    SlabGeometry(1, 33, 1, enc.F16, "k"),
+    SlabGeometry(1, 33, 1, enc.F16, "v"),
+    SlabGeometry(3, 70, 64, enc.Q8_0, "k"),
+    SlabGeometry(3, 70, 64, enc.Q8_0, "v"),
+    SlabGeometry(2, 33, 41, enc.Q8_0, "k"),
+    SlabGeometry(2, 33, 41, enc.Q8_0, "v"),
 ]
 KERNELS = [
     *(SlabWrite(slab, slab.kv_heads * slab.dim) for slab in GEOMETRIES),
     SlabWrite(GEOMETRIES[0], 3 * 64 + 10, rot=64),
     SlabWrite(GEOMETRIES[2], 2 * 21 + 3, rot=10),
+    SlabWrite(GEOMETRIES[8], 2 * 41 + 3, rot=10),
 ]
 NAMES = [f"{k.slab.encoding} {k.slab.dim}{' rotated' * (k.rot > 0)}" for k in KERNELS]
 EACH = pytest.mark.parametrize("kernel", KERNELS, ids=NAMES)
@@ -69,7 +76,7 @@ class Write:
             cos, sin = self.cos[:, np.newaxis], self.sin[:, np.newaxis]
             a, b = x[..., :half], x[..., half : 2 * half]
             x = np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], -1)
-        return x.astype(self.kernel.slab.dtype.numpy).transpose(1, 0, 2)
+        return stored(self.kernel.slab.kv, x.transpose(1, 0, 2))
 
 
 @EACH
@@ -126,7 +133,7 @@ def refused(kernels: Kernels, kernel: SlabWrite, start: int, count: int, bad: in
 
 
 def test_the_capacity_check_is_what_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    slab = SlabGeometry(1, 33, 4, DType.F32, "k")  # position 33 is there in memory, a block being 32
+    slab = SlabGeometry(1, 33, 4, enc.F32, "k")  # position 33 is there in memory, a block being 32
 
     def check() -> None:
         kernel = SlabWrite(slab, 4)
@@ -160,29 +167,91 @@ def test_every_float32_rounds_to_the_half_that_numpy_gives(kernels: Kernels) -> 
             np.testing.assert_array_equal(got.view(np.uint16)[numbers], expected.view(np.uint16)[numbers])
 
 
-@pytest.mark.parametrize("slab", GEOMETRIES, ids=lambda slab: f"{slab.encoding} {slab.dim}")
+def test_blocks_of_any_size_are_rounded_as_the_rule_says(kernels: Kernels) -> None:
+    """Integers and scales byte for byte: from scales that vanish or lose bits to those that are infinite."""
+    for kernel in KERNELS[6:10]:
+        slab = kernel.slab
+        rng = np.random.default_rng(3)
+        x = rng.standard_normal((slab.capacity, slab.kv_heads, slab.dim)).astype(np.float32)
+        x *= np.exp2(rng.integers(-40, 30, (slab.capacity, slab.kv_heads, 1))).astype(np.float32)
+        x[1], x[2, :, :5], x[3, :, 7], x[4, :, 9] = 0.0, -0.0, math.nan, -math.inf
+        x[5] = np.float32(127 * 2.0**-24) * rng.uniform(0.4, 1.6, x[5].shape)  # the least scales
+        x[6] = rng.integers(-254, 255, x[6].shape) / 2  # halves between integers,
+        x[6, :, 0] = x[6, :, -1] = 127.0  # the scale being one
+        x[7, :, 3] = 1e-42
+        x[8] = 127 * 65519.0
+        x[9] = 127 * 65521.0
+        write = Write(kernels, kernel, slab.capacity, 0, slab.capacity)
+        write.args[0] = at_page_end(x.reshape(-1))
+        write.run()
+        values, scales = slab._views(write.slab)
+        q, d = quantize(x.transpose(1, 0, 2))
+
+        def rows(stored: np.ndarray, slab: SlabGeometry = slab) -> np.ndarray:
+            return stored.reshape(slab.kv_heads, -1, stored.shape[-1])[:, : slab.capacity]
+
+        np.testing.assert_array_equal(rows(scales), d)
+        np.testing.assert_array_equal(rows(values)[..., : slab.dim], q[..., : slab.dim])
+        if slab.role == "v":
+            assert not rows(values)[..., slab.dim :].any()
+
+
+@pytest.mark.parametrize(
+    "slab", [slab for slab in GEOMETRIES if slab.quantized], ids=lambda slab: f"{slab.encoding} {slab.dim}"
+)
+def test_a_quantized_slab_speaks_its_logical_shape(slab: SlabGeometry) -> None:
+    shape = (1, slab.kv_heads, slab.capacity, slab.dim)
+    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    buffer = np.full(slab.nbytes, 0x55, np.uint8)
+    slab.from_logical(values, buffer)
+    np.testing.assert_array_equal(slab.to_logical(buffer), stored(enc.Q8_0, values))
+    q, d = quantize(values)
+    head, position, e = slab.kv_heads - 1, slab.capacity - 1, slab.dim - 1
+    at, block = head * slab.head_stride, position // 32
+    blocks, parts = -(-slab.capacity // 32), -(-slab.dim // 32)
+    scale = at + blocks * 32 * parts * 32 + (block * parts * 32 + e // 32 * 32 + position % 32) * 2
+    assert buffer[scale : scale + 2].view(np.float16)[0] == d[0, head, position, e // 32]
+    if slab.role == "k":
+        at += block * parts * 32 * 32 + e * 32 + position % 32
+    else:
+        at += position * parts * 32 + e
+    assert buffer.view(np.int8)[at] == q[0, head, position, e]
+    positions = slab.kv_heads * slab.capacity * parts  # what is written: blocks of them, and their scales
+    assert (buffer != 0x55).sum() <= positions * 34
+    assert (buffer == 0x55).sum() >= slab.nbytes - positions * 34
+
+
+@pytest.mark.parametrize(
+    "slab",
+    [slab for slab in GEOMETRIES if not slab.quantized],
+    ids=lambda slab: f"{slab.encoding} {slab.dim}",
+)
 def test_a_slab_speaks_its_logical_shape(slab: SlabGeometry) -> None:
     shape = (1, slab.kv_heads, slab.capacity, slab.dim)
-    assert SlabGeometry.of(shape, slab.dtype, slab.role) == slab
-    values = np.random.default_rng(1).standard_normal(shape).astype(slab.dtype.numpy)
+    assert SlabGeometry.of(shape, slab.kv, slab.role) == slab
+    numpy = enc.element(slab.kv).numpy
+    values = np.random.default_rng(1).standard_normal(shape).astype(numpy)
     buffer = np.full(slab.nbytes, 0x55, np.uint8)
     slab.from_logical(values, buffer)
     np.testing.assert_array_equal(slab.to_logical(buffer), values)
-    stored = buffer.view(slab.dtype.numpy)
-    pad = np.frombuffer(b"\x55" * slab.element, slab.dtype.numpy)[0]
-    assert (stored == pad).sum() == stored.size - values.size
+    held = buffer.view(numpy)
+    pad = np.frombuffer(b"\x55" * slab.element, numpy)[0]
+    assert (held == pad).sum() == held.size - values.size
     head, position, d = slab.kv_heads - 1, slab.capacity - 1, slab.dim - 1
     at = head * slab.head_stride
     if slab.role == "k":
         at += (position // 32 * slab.dim * 32 + d * 32 + position % 32) * slab.element
     else:
         at += (position * slab.width + d) * slab.element
-    assert stored[at // slab.element] == values[0, head, position, d]
+    assert held[at // slab.element] == values[0, head, position, d]
 
 
 def test_encodings_are_distinct_and_not_plain() -> None:
-    encodings = [slab_encoding(dtype, role) for dtype in (DType.F16, DType.F32) for role in "kv"]
-    assert len(set(encodings)) == 4
-    assert not any(encoding.is_plain for encoding in encodings)
-    for encoding, dtype in zip(encodings, (DType.F16, DType.F16, DType.F32, DType.F32), strict=True):
-        assert encoding.block_bytes == encoding.block * dtype.nbytes
+    types = (enc.F16, enc.F32, enc.Q8_0)
+    encodings = {slab_encoding(kv, role): (kv, role) for kv in types for role in "kv"}
+    assert len(encodings) == 6
+    for encoding, (kv, role) in encodings.items():
+        assert not encoding.is_plain
+        assert encoding.bits == kv.bits
+        assert slab_kind(encoding) == (kv, role)
+    assert slab_kind(enc.Q8_0) is None

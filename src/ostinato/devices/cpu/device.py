@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from math import prod
 from types import MappingProxyType
 
-from ostinato.device.contract import HostArray, array_of
+from ostinato.device.contract import HostArray, array_of, slab_encoding
 from ostinato.device.encoded import EncodedTensor
 from ostinato.device.segment import Segment
 from ostinato.device.storage import Part, Storage
@@ -24,7 +24,7 @@ from ostinato.devices.cpu.memory import Buffer, Heap, allocate
 from ostinato.devices.cpu.packing import PACKING, VECTOR, extent, pack
 from ostinato.devices.cpu.profile import Recorder
 from ostinato.devices.cpu.program import CpuProgram
-from ostinato.devices.cpu.slabs import SlabGeometry, slab_encoding, slab_layout, slab_role
+from ostinato.devices.cpu.slabs import SlabGeometry, slab_kind, slab_layout
 from ostinato.devices.cpu.weights import GROUP, PACKED
 from ostinato.errors.device import DeviceMismatch, OutOfDeviceMemory
 from ostinato.errors.graph import BindingMismatch
@@ -78,7 +78,7 @@ class CpuDevice:
                 }
             ),
             vector_layouts=MappingProxyType(dict.fromkeys(CODECS, WeightLayout(VECTOR, enc.F32))),
-            kv_layouts=MappingProxyType({dtype: slab_layout(dtype) for dtype in (DType.F16, DType.F32)}),
+            kv_layouts=MappingProxyType({kv: slab_layout(kv) for kv in (enc.F16, enc.F32, enc.Q8_0)}),
             regions=frozenset(REGIONS),
             row_group=GROUP,
             write_path=write_path,
@@ -90,9 +90,9 @@ class CpuDevice:
     def allocate(self, elements: int, dtype: DType, encoding: Encoding) -> Storage:
         return self._room(elements * dtype.nbytes, dtype, encoding)
 
-    def allocate_slab(self, shape: tuple[int, int, int, int], dtype: DType, role: str) -> Storage:
-        geometry = SlabGeometry.of(shape, dtype, role)
-        return self._room(geometry.nbytes, dtype, slab_encoding(dtype, role))
+    def allocate_slab(self, shape: tuple[int, int, int, int], kv: Encoding, role: str) -> Storage:
+        encoding = slab_encoding(self, kv, role)
+        return self._room(SlabGeometry.of(shape, kv, role).nbytes, enc.element(kv), encoding)
 
     def upload(self, array: HostArray, dtype: DType) -> Storage:
         storage = self._room(array.size * dtype.nbytes, dtype, enc.plain(dtype))
@@ -102,9 +102,9 @@ class CpuDevice:
     def write(self, array: HostArray, target: Storage) -> None:
         self._check(target)
         room = target.parts[0].data.array
-        role = slab_role(target.encoding)
-        if role is not None:
-            SlabGeometry.of(array.shape, target.dtype, role).from_logical(array_of(array, target.dtype), room)
+        kind = slab_kind(target.encoding)
+        if kind is not None:
+            SlabGeometry.of(array.shape, *kind).from_logical(array_of(array, target.dtype), room)
             return
         values = room.view(target.dtype.numpy)
         if array.size > values.size:
@@ -116,9 +116,9 @@ class CpuDevice:
     def download(self, storage: Storage, shape: tuple[int, ...]) -> HostArray:
         self._check(storage)
         room = storage.parts[0].data.array
-        role = slab_role(storage.encoding)
-        if role is not None:
-            return SlabGeometry.of(shape, storage.dtype, role).to_logical(room)
+        kind = slab_kind(storage.encoding)
+        if kind is not None:
+            return SlabGeometry.of(shape, *kind).to_logical(room)
         copied: HostArray = room.view(storage.dtype.numpy)[: prod(shape)].reshape(shape).copy()
         return copied
 

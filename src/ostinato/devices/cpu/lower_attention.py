@@ -10,9 +10,10 @@ from ostinato.devices.cpu.kernels.attention_shape import SPAN
 from ostinato.devices.cpu.kernels.rope import RopeRows
 from ostinato.devices.cpu.kernels.slab_write import SlabWrite
 from ostinato.devices.cpu.lowering import Located, Lower, Lowering
-from ostinato.devices.cpu.slabs import SlabGeometry, slab_role
+from ostinato.devices.cpu.slabs import SlabGeometry, slab_kind
 from ostinato.devices.cpu.tape import Items, Place
 from ostinato.devices.cpu.views import contiguous
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.graph import Node
 from ostinato.ir.op import Op
 from ostinato.ir.ops.attention import Attention
@@ -62,8 +63,8 @@ def attend(low: Lowering, node: Node) -> bool:
     k, v = low[inputs[parts.k]], low[inputs[parts.v]]
     if not low.is_one(node.shape[0]):
         span = (_length(low, inputs, parts.start), _length(low, inputs, parts.count))
-        _write(low, inputs[parts.k_slab], "k", k, span, k_tables)
-        _write(low, inputs[parts.v_slab], "v", v, span, None)
+        _write(low, inputs[parts.k_slab], k, span, k_tables)
+        _write(low, inputs[parts.v_slab], v, span, None)
         _attend(low, node, parts, q_tables)
         return True
     count = _length(low, inputs, parts.count)
@@ -101,7 +102,8 @@ def _attend(
     k_tables = None if new is None else new.k_tables
     tables = q_tables or k_tables
     rot = tables.rot if tables else 0
-    dims = (heads, kv_heads, k_dim, v_dim, capacity, k_slab.view.dtype)
+    kv, _ = _kind(low, inputs[parts.k_slab])
+    dims = (heads, kv_heads, k_dim, v_dim, capacity, kv)
     geometry = (*dims, op.scale, op.window, op.masked, rot, q_tables is not None)
     length = _length(low, inputs, parts.length)
     args: Args = {
@@ -138,9 +140,7 @@ def _slab_write(low: Lowering, node: Node) -> bool:
         places = low.cell(node.op.start), low.cell(node.op.count)
     else:
         places = low.at(low[span[0]]), low.at(low[span[1]])
-    role = slab_role(low.slab_encoding(slab))
-    assert role is not None, "only slabs are written"
-    _write(low, slab, role, low[rows], places, None)
+    _write(low, slab, low[rows], places, None)
     low.same_memory(node.id, slab)
     return True
 
@@ -155,13 +155,12 @@ ATTENTION: Mapping[type[Op], Lower] = {
 def _write(
     low: Lowering,
     slab: NodeId,
-    role: str,
     rows: Located,
     span: tuple[Place, Place],
     tables: _Tables | None,
 ) -> None:
     target = low[slab]
-    geometry = SlabGeometry.of([low.bound(dim) for dim in target.view.shape], target.view.dtype, role)
+    geometry = SlabGeometry.of([low.bound(dim) for dim in target.view.shape], *_kind(low, slab))
     source = _heads(low, rows)
     kernel = SlabWrite(geometry, source.stride, tables.rot if tables else 0)
     args: Args = {"rows": source.place, "slab": target.place, "start": span[0], "count": span[1]}
@@ -169,6 +168,13 @@ def _write(
     if tables:
         args |= {"cos": tables.cos, "sin": tables.sin}
     low.emit(kernel, args, low.items(rows.view.shape[0], geometry.kv_heads), ("slab",), slabs=True)
+
+
+def _kind(low: Lowering, slab: NodeId) -> tuple[Encoding, str]:
+    """The KV type and the role of a slab, whatever writes it has been through."""
+    kind = slab_kind(low.slab_encoding(slab))
+    assert kind is not None, "only slabs are written and attended"
+    return kind
 
 
 def _length(low: Lowering, inputs: tuple[NodeId, ...], length: Length) -> Place:

@@ -18,7 +18,7 @@ from ostinato.devices.cpu.image import Image, Job
 from ostinato.devices.cpu.lower import lower
 from ostinato.devices.cpu.memory import Buffer, allocate
 from ostinato.devices.cpu.profile import stages_of
-from ostinato.devices.cpu.slabs import SlabGeometry, slab_role
+from ostinato.devices.cpu.slabs import SlabGeometry, slab_kind
 from ostinato.devices.cpu.weights import STORED
 from ostinato.errors.device import (
     DeviceMismatch,
@@ -125,9 +125,9 @@ def stored_bytes(shape: tuple[int, ...], dtype: DType, encoding: Encoding) -> in
     form = STORED.get(encoding)
     if form is not None:
         return form.packed_bytes(prod(shape[:-1]), shape[-1])
-    role = slab_role(encoding)
-    assert role is not None, "nothing else is bound"
-    return SlabGeometry.of(shape, dtype, role).nbytes
+    kind = slab_kind(encoding)
+    assert kind is not None, "nothing else is bound"
+    return SlabGeometry.of(shape, *kind).nbytes
 
 
 def check_bounds(bounds: Mapping[SymId, int], env: SymEnv) -> None:

@@ -7,6 +7,10 @@ Attention multiplies 16 positions of K at once and 16 elements of a V row at onc
 
 so scores and sums need no horizontal additions, and one step's row touches one block. Positions past the
 capacity and elements past the dim are there, never written by kernels with anything but zero, and never used.
+
+Of Q8_0 (`device.kv_q8_0`) these are the int8 values, the dim being rounded up to 32. The scales of a KV head
+follow its values: float16 `[ceil(capacity / 32)][ceil(dim / 32)][32]`, so that those of 16 positions are read
+at once for K and V alike.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ostinato.device.kv_q8_0 import blocks, dequantize, quantize
 from ostinato.device.traits import SlabLayout
-from ostinato.ir.dtype import DType
+from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding
 
 BLOCK = 32
@@ -28,48 +33,61 @@ BLOCK = 32
 LANES = 16
 
 _ENCODINGS = {
-    (DType.F16, "k"): Encoding("F16:k32", BLOCK, 2 * BLOCK),
-    (DType.F16, "v"): Encoding("F16:v16", LANES, 2 * LANES),
-    (DType.F32, "k"): Encoding("F32:k32", BLOCK, 4 * BLOCK),
-    (DType.F32, "v"): Encoding("F32:v16", LANES, 4 * LANES),
+    (enc.F16, "k"): Encoding("F16:k32", BLOCK, 2 * BLOCK),
+    (enc.F16, "v"): Encoding("F16:v16", LANES, 2 * LANES),
+    (enc.F32, "k"): Encoding("F32:k32", BLOCK, 4 * BLOCK),
+    (enc.F32, "v"): Encoding("F32:v16", LANES, 4 * LANES),
+    (enc.Q8_0, "k"): Encoding("Q8_0:k32", BLOCK, enc.Q8_0.block_bytes),
+    (enc.Q8_0, "v"): Encoding("Q8_0:v32", BLOCK, enc.Q8_0.block_bytes),
 }
 
 
-def slab_encoding(dtype: DType, role: str) -> Encoding:
+def slab_encoding(kv: Encoding, role: str) -> Encoding:
     """The encoding of a slab, `role` "k" or "v": not a plain one, so nothing takes a slab for an array."""
-    return _ENCODINGS[dtype, role]
+    return _ENCODINGS[kv, role]
 
 
-def slab_role(encoding: Encoding) -> str | None:
-    """ "k" or "v" for the encoding of a slab, None for any other."""
-    return next((role for (_, role), known in _ENCODINGS.items() if known == encoding), None)
+def slab_kind(encoding: Encoding) -> tuple[Encoding, str] | None:
+    """The KV type and the role, "k" or "v", of a slab of this encoding; None for any other."""
+    return next((kind for kind, known in _ENCODINGS.items() if known == encoding), None)
 
 
-def slab_layout(dtype: DType) -> SlabLayout:
+def slab_layout(kv: Encoding) -> SlabLayout:
     """What plans know of it."""
-    return SlabLayout(slab_encoding(dtype, "k"), slab_encoding(dtype, "v"), (BLOCK, 1), (BLOCK, LANES))
+    quantized = kv == enc.Q8_0
+    fills = (BLOCK, kv.block if quantized else 1), (BLOCK, kv.block if quantized else LANES)
+    return SlabLayout(slab_encoding(kv, "k"), slab_encoding(kv, "v"), *fills)
 
 
 @dataclass(frozen=True)
 class SlabGeometry:
-    """One slab: `dtype` F16 or F32, `role` "k" or "v". Strides are bytes."""
+    """One slab: `kv` F16, F32 or Q8_0, `role` "k" or "v". Strides are bytes."""
 
     kv_heads: int
     capacity: int
     dim: int
-    dtype: DType
+    kv: Encoding
     role: str
 
     @classmethod
-    def of(cls, shape: Sequence[int], dtype: DType, role: str) -> SlabGeometry:
+    def of(cls, shape: Sequence[int], kv: Encoding, role: str) -> SlabGeometry:
         """From the logical shape `[1, kv_heads, capacity, dim]`."""
         one, kv_heads, capacity, dim = shape
         assert one == 1, shape
-        return cls(kv_heads, capacity, dim, dtype, role)
+        return cls(kv_heads, capacity, dim, kv, role)
 
     @property
     def encoding(self) -> Encoding:
-        return slab_encoding(self.dtype, self.role)
+        return slab_encoding(self.kv, self.role)
+
+    @property
+    def quantized(self) -> bool:
+        return self.kv == enc.Q8_0
+
+    @property
+    def scales(self) -> int:
+        """Scales of a position; 0 where there are none."""
+        return blocks(self.dim) if self.quantized else 0
 
     @property
     def blocks(self) -> int:
@@ -77,51 +95,69 @@ class SlabGeometry:
 
     @property
     def width(self) -> int:
-        """Elements of a stored V row."""
-        return -(-self.dim // LANES) * LANES
+        """Elements of a stored row."""
+        if self.quantized:
+            return self.scales * self.kv.block
+        return self.dim if self.role == "k" else -(-self.dim // LANES) * LANES
 
     @property
     def element(self) -> int:
         """Bytes of an element."""
-        return self.dtype.nbytes
+        return 1 if self.quantized else self.kv.block_bytes
 
     @property
     def block_bytes(self) -> int:
-        """From the first position of a block to that of the next."""
-        return BLOCK * (self.dim if self.role == "k" else self.width) * self.element
+        """From the values of a block's first position to those of the next block's."""
+        return BLOCK * self.width * self.element
+
+    @property
+    def scale_bytes(self) -> int:
+        """From the scales of a block to those of the next."""
+        return BLOCK * self.scales * 2
+
+    @property
+    def scales_at(self) -> int:
+        """From a head's first value to its first scale."""
+        return self.blocks * self.block_bytes
 
     @property
     def head_stride(self) -> int:
-        return self.blocks * self.block_bytes
+        return self.blocks * (self.block_bytes + self.scale_bytes)
 
     @property
     def nbytes(self) -> int:
         return self.kv_heads * self.head_stride
 
-    def _view(self, buffer: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """K `[kv_heads, blocks, dim, 32]`, V `[kv_heads, 32 · blocks, width]`, in the buffer's own memory."""
-        values: npt.NDArray[Any] = buffer[: self.nbytes].view(self.dtype.numpy)
-        if self.role == "k":
-            return values.reshape(self.kv_heads, self.blocks, self.dim, BLOCK)
-        return values.reshape(self.kv_heads, self.blocks * BLOCK, self.width)
+    def _views(self, buffer: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float16]]:
+        """Values `[kv_heads, blocks, 32, width]` and scales `[kv_heads, blocks, 32, scales]`, in the buffer's
+        own memory."""
+        heads = buffer[: self.nbytes].reshape(self.kv_heads, self.head_stride)
+        numpy = np.dtype(np.int8) if self.quantized else enc.element(self.kv).numpy
+        values = heads[:, : self.scales_at].view(numpy)
+        scales = heads[:, self.scales_at :].view(np.float16)
+        inner = (self.width, BLOCK) if self.role == "k" else (BLOCK, self.width)
+        values = values.reshape(self.kv_heads, self.blocks, *inner)
+        scales = scales.reshape(self.kv_heads, self.blocks, self.scales, BLOCK).swapaxes(2, 3)
+        return values.swapaxes(2, 3) if self.role == "k" else values, scales
 
     def to_logical(self, buffer: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """The slab in `buffer` as a new array `[1, kv_heads, capacity, dim]`."""
-        values = self._view(buffer)
-        if self.role == "k":
-            values = values.transpose(0, 1, 3, 2).reshape(self.kv_heads, self.blocks * BLOCK, self.dim)
-        copy: npt.NDArray[Any] = values[np.newaxis, :, : self.capacity, : self.dim].copy()
+        values, scales = self._views(buffer)
+        rows = dequantize(values, scales, self.dim) if self.quantized else values[..., : self.dim]
+        rows = rows.reshape(1, self.kv_heads, self.blocks * BLOCK, self.dim)
+        copy: npt.NDArray[Any] = rows[:, :, : self.capacity].copy()
         return copy
 
     def from_logical(self, values: npt.NDArray[Any], buffer: npt.NDArray[np.uint8]) -> None:
-        """Write `values` `[1, kv_heads, capacity, dim]` over the slab in `buffer`; what pads it stays."""
+        """Write `values` `[1, kv_heads, capacity, dim]` over the slab in `buffer`; what pads it stays, but for
+        what fills up a block of Q8_0."""
         assert values.shape == (1, self.kv_heads, self.capacity, self.dim), values.shape
-        target, source = self._view(buffer), values[0]
-        if self.role == "v":
-            target[:, : self.capacity, : self.dim] = source
-            return
+        targets = self._views(buffer)
+        sources: tuple[npt.NDArray[Any], ...] = quantize(values[0]) if self.quantized else (values[0],)
         whole, rest = divmod(self.capacity, BLOCK)
-        full = source[:, : whole * BLOCK].reshape(self.kv_heads, whole, BLOCK, self.dim)
-        target[:, :whole] = full.transpose(0, 1, 3, 2)
-        if rest:
-            target[:, whole, :, :rest] = source[:, whole * BLOCK :].transpose(0, 2, 1)
+        for target, source in zip(targets, sources, strict=False):
+            width = source.shape[-1]
+            full = source[:, : whole * BLOCK].reshape(self.kv_heads, whole, BLOCK, width)
+            target[:, :whole, :, :width] = full
+            if rest:
+                target[:, whole, :rest, :width] = source[:, whole * BLOCK :]

@@ -18,14 +18,18 @@ from ostinato.device.segment import Segment, Slot
 from ostinato.device.storage import Storage
 from ostinato.devices.reference.blas import blas_threads
 from ostinato.devices.reference.lower import Tape, lower
+from ostinato.devices.reference.quantized import QuantizedSlab, sizes
 from ostinato.errors.device import DeviceMismatch, NotVarying, WorkspaceBusy
 from ostinato.errors.graph import BindingMismatch, UnboundConst
+from ostinato.ir.encoding import Q8_0
 from ostinato.ir.location import Location
 from ostinato.ir.ops.slab import WriteSlice
 from ostinato.ir.shape import NodeId, is_static, resolve
 from ostinato.ir.symbols import SymEnv
 
 Array = npt.NDArray[Any]
+Held = Any
+"""What a slot's storage is to kernels: an array, or a QuantizedSlab, which is no data that changes."""
 _NO_OVERLAY: Mapping[NodeId, Storage] = MappingProxyType({})
 
 
@@ -90,8 +94,8 @@ class ReferenceProgram:
         return ReferenceBound(self.segment, self.tape, inputs, results, workspace, self._threads)
 
 
-def checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) -> Array:
-    """The flat array behind a slot, viewed in the slot's shape where that is known."""
+def checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) -> Held:
+    """What is behind a slot: a flat array, viewed in the slot's shape where that is known, or a slab."""
     storage = storages.get(slot.node)
     if storage is None:
         raise UnboundConst(slot.label, "slot")
@@ -101,8 +105,19 @@ def checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) 
         raise BindingMismatch(slot.label, "dtype", str(slot.dtype), str(storage.dtype))
     if storage.encoding != slot.encoding:
         raise BindingMismatch(slot.label, "encoding", str(slot.encoding), str(storage.encoding))
+    if slot.encoding == Q8_0:
+        return _quantized(slot, storage)
     array: Array = storage.parts[0].data
     return _view(slot, array, SymEnv()) if is_static(slot.shape) else array
+
+
+def _quantized(slot: Slot, storage: Storage) -> QuantizedSlab:
+    """A slab, which has the same extent in every run."""
+    shape = resolve(slot.shape, SymEnv())
+    for part, count in zip(storage.parts, sizes(shape), strict=True):
+        if part.data.size != count:
+            raise BindingMismatch(slot.label, "extent", f"{count} {part.role}", f"{part.data.size}")
+    return QuantizedSlab(storage, shape)
 
 
 def _view(slot: Slot, array: Array, env: SymEnv) -> Array:
@@ -119,14 +134,14 @@ class Port:
 
     slot: Slot
     register: int
-    array: Array
+    array: Held
     sized: bool
 
     @classmethod
     def of(cls, slot: Slot, register: int, storages: Mapping[NodeId, Storage], location: Location) -> Port:
         return cls(slot, register, checked(slot, storages, location), is_static(slot.shape))
 
-    def viewed(self, env: SymEnv) -> Array:
+    def viewed(self, env: SymEnv) -> Held:
         """The array in the shape that the slot has in a run."""
         return self.array if self.sized else _view(self.slot, self.array, env)
 
@@ -176,8 +191,9 @@ class ReferenceBound:
         return registers
 
     def _targets(self, env: SymEnv) -> list[tuple[int, Array]]:
-        """The registers that a run hands back, and where they go."""
-        return [(port.register, port.viewed(env)) for port in self._outputs]
+        """The registers that a run hands back, and where they go; a slab is written where it lies."""
+        targets = [(port.register, port.viewed(env)) for port in self._outputs]
+        return [(register, held) for register, held in targets if not isinstance(held, QuantizedSlab)]
 
     def _run(self, registers: Registers, targets: Sequence[tuple[int, Array]], env: SymEnv) -> None:
         # inf and NaN are legitimate values here: masked scores, exp of large numbers, f16 overflow

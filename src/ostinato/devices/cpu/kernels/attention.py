@@ -18,13 +18,13 @@ from ostinato.devices.cpu.kernels.attention_span import SpanMemory, attend_span
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.rope import rope_to
 from ostinato.devices.cpu.kernels.slab_write import outside, report, write_row
-from ostinato.devices.cpu.slabs import SlabGeometry
-from ostinato.ir.dtype import DType
+from ostinato.devices.cpu.slabs import BLOCK, SlabGeometry
+from ostinato.ir.encoding import Encoding
 
 
 @dataclass(frozen=True)
 class Attend(Kernel):
-    """`ir.ops.attention.Attention` over a K and a V slab of `dtype` F16 or F32.
+    """`ir.ops.attention.Attention` over a K and a V slab of the KV type `kv`.
 
     q `[rows, heads, k_dim]`, out `[rows, heads · v_dim]`, mask `[rows, capacity]` where `masked`. `start` and
     `length` are cells. With `q_rope` the first `rot` elements of each head of q are rotated first, by cos and
@@ -36,7 +36,7 @@ class Attend(Kernel):
     k_dim: int
     v_dim: int
     capacity: int
-    dtype: DType
+    kv: Encoding
     scale: float
     window: int | None = None
     masked: bool = False
@@ -49,11 +49,11 @@ class Attend(Kernel):
 
     @property
     def k(self) -> SlabGeometry:
-        return SlabGeometry(self.kv_heads, self.capacity, self.k_dim, self.dtype, "k")
+        return SlabGeometry(self.kv_heads, self.capacity, self.k_dim, self.kv, "k")
 
     @property
     def v(self) -> SlabGeometry:
-        return SlabGeometry(self.kv_heads, self.capacity, self.v_dim, self.dtype, "v")
+        return SlabGeometry(self.kv_heads, self.capacity, self.v_dim, self.kv, "v")
 
     @property
     @abstractmethod
@@ -75,7 +75,7 @@ class Attend(Kernel):
         shape = self.shape
         zeros = -(-shape.v.width * shape.v.element // 64) * 64 if self.masked else 0
         records = (shape.record_bytes, shape.record_bytes, factor_bytes(shape))
-        return (shape.vectors * shape.q_pitch, shape.vectors * SPAN * 4, zeros, *records)
+        return (shape.vectors * shape.q_pitch, shape.vectors * shape.weights_pitch, zeros, *records)
 
     def _scratch(self, f: Function) -> list[Value]:
         sizes = self._scratch_sizes
@@ -183,7 +183,7 @@ class AttendOne(Attend):
         """Where an item's K starts."""
         head = item // spans
         span = item - head * spans
-        return f.at(args["k_slab"], head * self.k.head_stride + span * (SPAN * self.k_dim * self.k.element))
+        return f.at(args["k_slab"], head * self.k.head_stride + span * (SPAN // BLOCK * self.k.block_bytes))
 
     def _refused(self, f: Function, start: Value, length: Value, args: dict[str, Value]) -> Value:
         """Whether the row or what it attends lies outside the slabs, which the error record then says."""

@@ -43,7 +43,7 @@ def merge_record(f: Function, shape: SpanShape, state: Value, record: Value, fac
     for n, _ in f.range(0, shape.vectors):
         keep, add = (f.broadcast(f.load(F32, factors, n * 4 + at)) for at in (0, lanes))
         for c in range(shape.columns):
-            at_value = n * (shape.v.width * 4) + c * LANES * 4
+            at_value = n * (shape.width * 4) + c * LANES * 4
             sums = f.fma(f.load(F32V, record, at_value), add, f.load(F32V, state, at_value) * keep)
             f.store(sums, state, at_value)
 
@@ -55,6 +55,6 @@ def write_result(f: Function, shape: SpanShape, state: Value, row: int, out: Val
         n = g + row * shape.group
         sums = f.broadcast(f.load(F32, state, n * 4 + (shape.values_bytes + shape.lanes * 4)))
         for c in range(shape.columns):
-            value = f.load(F32V, state, n * (shape.v.width * 4) + c * LANES * 4) / sums + 0.0
+            value = f.load(F32V, state, n * (shape.width * 4) + c * LANES * 4) / sums + 0.0
             count = min(LANES, shape.v.dim - c * LANES)
             f.store_part(value, out, g * (shape.v.dim * 4) + c * LANES * 4, count)

@@ -43,7 +43,17 @@ class SpanShape:
     @property
     def columns(self) -> int:
         """Machine vectors of a V row."""
-        return self.v.width // LANES
+        return -(-self.v.dim // LANES)
+
+    @property
+    def width(self) -> int:
+        """Summed values of a vector."""
+        return self.columns * LANES
+
+    @property
+    def weights_pitch(self) -> int:
+        """Bytes from one vector's weights to the next's: `SPAN`, and that for each of V's scales."""
+        return max(1, self.v.scales) * SPAN * 4
 
     @property
     def q_pitch(self) -> int:
@@ -52,7 +62,7 @@ class SpanShape:
 
     @property
     def values_bytes(self) -> int:
-        return self.vectors * self.v.width * 4
+        return self.vectors * self.width * 4
 
     @property
     def record_bytes(self) -> int:

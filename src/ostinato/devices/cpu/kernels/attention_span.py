@@ -13,23 +13,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ostinato.devices.cpu.emit.builder import Carried, Function, Value
-from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, I64, LANES
+from ostinato.devices.cpu.emit.types import F32, F32V, I8, I16, I32, I64, LANES
 from ostinato.devices.cpu.kernels.attention_shape import LOG2_E, LOWEST, SPAN, Attended, SpanShape
 from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.kernels.math import exp2
 from ostinato.devices.cpu.slabs import BLOCK, SlabGeometry
-from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import F16
 
 _UNROLL = 4
 _LINE = 64
+_HALF_LINE = 32
 _NEAR = 2
 """Ask for memory as far as the second cache: the first one is full of the span at hand."""
 
 
 @dataclass(frozen=True)
 class SpanMemory:
-    """Addresses: the query vectors `[vectors][q_pitch]`, weights `[vectors][SPAN]`, a row of V zeros, the KV
-    head's K and V, and the record to write.
+    """Addresses: the query vectors `[vectors][q_pitch]`, weights `[vectors][weights_pitch]`, a row of V
+    zeros, the KV head's K and V, and the record to write.
 
     With `ahead`, the K of the span that comes next, memory is asked for early: for V while scores are
     computed, for the next K while values are summed. So it is read at one pace through both.
@@ -89,7 +90,7 @@ class _Span:
                         attended, term = lanes[row]
                         score = sums[n][j] if term is None else sums[n][j] + term
                         score = attended.select(score, -float("inf"))
-                        f.store(score, target, n * SPAN * 4 + j * LANES * 4)
+                        f.store(score, target, n * shape.weights_pitch + j * LANES * 4)
                         s[f"m{n}"] = score.max(s[f"m{n}"])
             for n in members:
                 f.store(f.max(s[f"m{n}"]), self.memory.record, shape.values_bytes + 4 * n)
@@ -103,35 +104,74 @@ class _Span:
         queries = operands(f, memory.q, len(halves))
         row = BLOCK * slab.element
         early = memory.ahead is not None and members[0] == 0
-        share = -(-v.block_bytes // slab.dim // _LINE) * _LINE
+        share = -(-v.block_bytes // slab.dim // _HALF_LINE) * _HALF_LINE
 
         def step(s: Carried, d: Value, e: int) -> None:
             if early:
-                for line in range(0, share, _LINE):
-                    f.prefetch(memory.v, block * v.block_bytes + d * share + (e * share + line), _NEAR)
+                first = -(-e * share // _LINE) * _LINE
+                for line in range(first, (e + 1) * share, _LINE):
+                    f.prefetch(memory.v, block * v.block_bytes + d * share + line, _NEAR)
             for j in halves:
                 keys = load_stored(f, slab, k, d * row + (e * row + j * LANES * slab.element))
                 for n in members:
                     q = f.broadcast(f.load(F32, queries[j], d * 4 + (n * self.shape.q_pitch + 4 * e)))
                     s[f"s{n}_{j}"] = f.fma(q, keys, s[f"s{n}_{j}"])
 
-        sums = {f"s{n}_{j}": f.zero(F32V) for n in members for j in halves}
-        state = _unrolled(f, f.const(I64, 0), f.const(I64, slab.dim), sums, step)
+        names = [f"s{n}_{j}" for n in members for j in halves]
+
+        def products(low: Value, high: Value) -> Carried:
+            return _unrolled(f, low, high, {name: f.zero(F32V) for name in names}, step)
+
+        if not slab.quantized:
+            state = products(f.const(I64, 0), f.const(I64, slab.dim))
+        else:
+            state = self._scaled(block, names, products)
         return {n: [state[f"s{n}_{j}"] for j in halves] for n in members}
 
+    def _scaled(
+        self, block: Value, names: Sequence[str], products: Callable[[Value, Value], Carried]
+    ) -> Carried:
+        """The sums of `products` over the elements of each scale, times that."""
+        f, slab = self.f, self.shape.k
+        scales = f.at(self.memory.k, block * slab.scale_bytes + slab.scales_at)
+
+        def add(s: Carried, part: Value, low: Value, high: Value) -> None:
+            found = products(low, high)
+            for name in names:
+                j = int(name.rpartition("_")[2])
+                d = widen(f, f.load(I16.x(LANES), scales, part * (2 * BLOCK) + j * 2 * LANES))
+                s[name] = f.fma(found[name], d, s[name])
+
+        whole = slab.dim // BLOCK
+        state = Carried({name: f.zero(F32V) for name in names})
+        for part, state in f.range(0, whole, 1, **{name: state[name] for name in names}):
+            add(state, part, part * BLOCK, part * BLOCK + BLOCK)
+        if slab.dim % BLOCK:
+            low = f.const(I64, whole * BLOCK)
+            add(state, f.const(I64, whole), low, f.const(I64, slab.dim))
+        return state
+
     def _weights(self, blocks: tuple[Value, Value]) -> None:
-        """Scores become 2^(score - m); their sums go to the record. What isn't attended weighs 0."""
+        """Scores become 2^(score - m); their sums go to the record. What isn't attended weighs 0. Where V has
+        scales, each weight becomes several, times these."""
         f, shape, record = self.f, self.shape, self.memory.record
+        v = shape.v
+        scales = f.at(self.memory.v, (self.first >> 5) * v.scale_bytes + v.scales_at)
         begin, end = ((block << 5) - self.first for block in blocks)
         for n, _ in f.range(0, shape.vectors):
             largest = f.broadcast(f.load(F32, record, n * 4 + shape.values_bytes))
-            weights = f.at(self.memory.weights, n * (SPAN * 4))
+            weights = f.at(self.memory.weights, n * shape.weights_pitch)
             for at, s in f.range(begin, end, BLOCK, total=f.zero(F32V)):
                 for j in range(BLOCK // LANES):
                     here = (at << 2) + j * LANES * 4
                     weight = exp2(f, f.load(F32V, weights, here) - largest)
-                    f.store(weight, weights, here)
                     s.total = s.total + weight
+                    for part in range(v.scales):
+                        there = (at >> 5) * v.scale_bytes + (part * 2 * BLOCK + j * 2 * LANES)
+                        d = widen(f, f.load(I16.x(LANES), scales, there))
+                        f.store(weight * d, weights, here + part * SPAN * 4)
+                    if not v.scales:
+                        f.store(weight, weights, here)
             f.store(f.sum(s.total), record, n * 4 + (shape.values_bytes + shape.lanes * 4))
 
     def _values(self) -> None:
@@ -209,9 +249,13 @@ class _Span:
             at = (position - self.first) << 2
             for pointer, c in zip(weights, columns, strict=True):
                 values = load_stored(f, slab, v, c * LANES * slab.element)
+                scaled = c * LANES // BLOCK * SPAN * 4 if slab.scales else 0
                 for n in members:
-                    weight = f.broadcast(f.load(F32, pointer, at + (n * SPAN * 4 + 4 * e)))
-                    s[f"a{n}_{c}"] = f.fma(weight, values, s[f"a{n}_{c}"])
+                    where = n * self.shape.weights_pitch + scaled + 4 * e
+                    weight = f.load(F32, pointer, at + where)
+                    if mask is not None and slab.scales:  # a scale that isn't attended may be NaN
+                        weight = attended.select(weight, 0.0)
+                    s[f"a{n}_{c}"] = f.fma(f.broadcast(weight), values, s[f"a{n}_{c}"])
 
         return step
 
@@ -271,8 +315,10 @@ def _unrolled(
 
 
 def load_stored(f: Function, slab: SlabGeometry, pointer: Value, offset: Value | int) -> Value:
-    """Sixteen stored numbers as float32."""
-    if slab.dtype is DType.F16:
+    """Sixteen stored numbers as float32; of those with scales, without them."""
+    if slab.quantized:
+        return f.load(I8.x(LANES), pointer, offset).cast("sext", I32).cast("sitofp", F32)
+    if slab.kv == F16:
         return widen(f, f.load(I16.x(LANES), pointer, offset))
     return f.load(F32V, pointer, offset)
 

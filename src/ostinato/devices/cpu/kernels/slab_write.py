@@ -1,4 +1,4 @@
-"""Rows into KV slabs, rounded to the slab's type."""
+"""Rows into KV slabs, rounded to what the slab stores."""
 
 from __future__ import annotations
 
@@ -7,30 +7,59 @@ from dataclasses import dataclass
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32V, I64, LANES
 from ostinato.devices.cpu.kernels.kernel import Kernel
+from ostinato.devices.cpu.kernels.kv_q8_0 import quantize_block
 from ostinato.devices.cpu.kernels.rope import rope_to
 from ostinato.devices.cpu.kernels.rounding import narrow
 from ostinato.devices.cpu.slabs import BLOCK, SlabGeometry
-from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import F16
 
 
 def write_row(f: Function, slab: SlabGeometry, base: Value, head: Value, position: Value, row: Value) -> None:
     """The float32 `row` `[dim]` as the slab's row at `position`, which must lie inside the capacity."""
     base = f.at(base, head * slab.head_stride)
+    if slab.quantized:
+        scales = f.at(base, (position >> 5) * slab.scale_bytes + (position & (BLOCK - 1)) * 2)
+        scales = f.at(scales, slab.scales_at)
     if slab.role == "v":
         base = f.at(base, position * (slab.width * slab.element))
     else:
         base = f.at(base, (position >> 5) * slab.block_bytes + (position & (BLOCK - 1)) * slab.element)
+    if slab.quantized:
+        _write_quantized(f, slab, base, scales, row)
+        return
     whole = slab.dim // LANES * LANES
     for d, _ in f.range(0, whole, LANES):
-        _write_part(f, slab, base, d, f.load(F32V, row, d * 4), LANES)
+        _write_part(f, slab, base, d, _stored(f, slab, f.load(F32V, row, d * 4)), LANES)
     if rest := slab.dim - whole:
         last = f.load_part(F32V, row, whole * 4, rest)
-        _write_part(f, slab, base, f.const(I64, whole), last, rest)
+        _write_part(f, slab, base, f.const(I64, whole), _stored(f, slab, last), rest)
 
 
-def _write_part(f: Function, slab: SlabGeometry, base: Value, d: Value, values: Value, count: int) -> None:
+def _stored(f: Function, slab: SlabGeometry, values: Value) -> Value:
+    return narrow(f, values) if slab.kv == F16 else values
+
+
+def _write_quantized(f: Function, slab: SlabGeometry, base: Value, scales: Value, row: Value) -> None:
+    """The row in blocks; the scale of block b goes to `scales` + b · 64."""
+    whole = slab.dim // BLOCK
+
+    def write(b: Value, elements: int) -> None:
+        d = b * BLOCK
+        counts = [min(LANES, elements), max(0, elements - LANES)]
+        values = [f.load_part(F32V, row, d * 4 + 4 * LANES * i, n) for i, n in enumerate(counts)]
+        q, scale = quantize_block(f, values)
+        for i, (part, count) in enumerate(zip(q, counts, strict=True)):
+            _write_part(f, slab, base, d + LANES * i, part, count)
+        f.store(f.lane(scale, 0), scales, b * (2 * BLOCK))
+
+    for b, _ in f.range(0, whole):
+        write(b, BLOCK)
+    if rest := slab.dim - whole * BLOCK:
+        write(f.const(I64, whole), rest)
+
+
+def _write_part(f: Function, slab: SlabGeometry, base: Value, d: Value, stored: Value, count: int) -> None:
     """Elements d … d + count - 1 of a row that starts at `base`."""
-    stored = narrow(f, values) if slab.dtype is DType.F16 else values
     if slab.role == "v":
         f.store(stored, base, d * slab.element)  # zeros where the row is padded
         return
