@@ -149,8 +149,8 @@ class SlabGeometry:
         return copy
 
     def from_logical(self, values: npt.NDArray[Any], buffer: npt.NDArray[np.uint8]) -> None:
-        """Write `values` `[1, kv_heads, capacity, dim]` over the slab in `buffer`; what pads it stays, but for
-        what fills up a block of Q8_0."""
+        """Write `values` `[1, kv_heads, capacity, dim]` over the slab in `buffer`; what pads it stays, but
+        for what fills up a block of Q8_0."""
         assert values.shape == (1, self.kv_heads, self.capacity, self.dim), values.shape
         targets = self._views(buffer)
         sources: tuple[npt.NDArray[Any], ...] = quantize(values[0]) if self.quantized else (values[0],)

@@ -213,8 +213,8 @@ class AttendMany(Attend):
     """Attention of any number of rows over slabs that hold their K and V already.
 
     `rows` is a cell; `q_stride` the elements from one row of q to the next. An item is a few rows and one KV
-    head: turn · kv_heads + kv_head, for ceil(rows / `rows_per_item`) tiles of rows. A row's result has the bits that
-    `AttendOne` gives it. If the length lies outside the slabs, nothing is touched.
+    head: turn · kv_heads + kv_head, for ceil(rows / `rows_per_item`) tiles of rows. A row's result has the
+    bits that `AttendOne` gives it. If the length lies outside the slabs, nothing is touched.
     """
 
     q_stride: int = 0

@@ -11,8 +11,8 @@ from ostinato.devices.cpu.kernels.rounding import narrow
 
 
 def quantize_block(f: Function, block: Sequence[Value]) -> tuple[list[Value], Value]:
-    """The vectors of one block, zeros past its elements → their int8 values and the bits of the scale, sixteen
-    times."""
+    """The vectors of one block, zeros past its elements → their int8 values, and the bits of the scale in
+    every lane."""
     # The bits of a float without its sign order like the float, with NaN above infinity.
     first, *others = (value.cast("bitcast", I32V) & 0x7FFFFFFF for value in block)
     for other in others:
