@@ -7,7 +7,7 @@ Its kernels, plans and runs are the CPU device's own; nothing is late on it, so 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -21,6 +21,7 @@ from ostinato.device.traits import WritePath
 from ostinato.devices.cpu import isa as isas
 from ostinato.devices.cpu.device import CpuDevice
 from ostinato.devices.cpu.engine import Engine
+from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.memory import Buffer
 from ostinato.devices.cpu.program import CpuBound, CpuProgram
 from ostinato.ir import DType
@@ -31,10 +32,25 @@ STEPS = 1
 """The cell of a job's record that says how many steps it has."""
 
 
+class KernelByKernel(Engine):
+    """Each kernel in a module of its own. Most of the time of native tests is LLVM's, their plans have many
+    kernels in common, and a process compiles the same IR once. An engine writes a kernel when it is first
+    asked for it: a test that changes how kernels are written takes an engine of its own.
+
+    No kernel calls another, so it is the same code: `devices/cpu/test_model_bits.py` compares.
+    """
+
+    def addresses(self, kernels: Iterable[Kernel]) -> Mapping[str, int]:
+        return {
+            kernel.symbol: super(KernelByKernel, self).addresses((kernel,))[kernel.symbol]
+            for kernel in kernels
+        }
+
+
 @cache
 def engine(threads: int) -> Engine:
-    """One for all devices of all tests, so that a kernel is written and compiled once."""
-    return Engine(isas.select(), None, threads)
+    """One for all devices of all tests, so that a kernel is written once."""
+    return KernelByKernel(isas.select(), None, threads)
 
 
 class FrailCpu(CpuDevice):

@@ -12,6 +12,7 @@ import numpy as np
 
 from decode.sessionkit import World, tokens_of
 from devices.cpu.weighing import SCALES, decoded, encoded
+from devices.frail import KernelByKernel
 from ostinato.decode.data import data_by_node, shape_data, token_data
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.step import OUT_ROWS, ROWS, StepGraph, build_step, slab_bindings, step_env
@@ -135,7 +136,9 @@ class Pair:
         self, model: Model, isa: Isa, kv: enc.Encoding, path: WritePath, bound: int, threads: int = 1
     ) -> None:
         devices = Registry()
-        devices.register(CpuDevice(isa=isa, threads=threads))
+        device = CpuDevice(isa=isa)
+        device.engine = KernelByKernel(isa, None, threads)
+        devices.register(device)
         devices.register(ReferenceDevice(REFERENCE.ordinal))
         self.model, self.kv, self.bound, self.devices = model, kv, bound, devices
         self.worlds = {place: World(devices, (place,)) for place in (CPU, REFERENCE)}

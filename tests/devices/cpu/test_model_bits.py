@@ -12,7 +12,7 @@ import pytest
 
 from decode.sessionkit import CAPTURED, HELD, REPLAN, Entry, World, same_bits
 from devices.cpu.running import HOST_ISAS
-from devices.frail import FrailCpu
+from devices.frail import FrailCpu, KernelByKernel
 from ostinato.decode.slot import DecodeSlot
 from ostinato.decode.want import All
 from ostinato.devices.cpu.emit.builder import Function, Value
@@ -63,10 +63,12 @@ class Ran:
 class Ways:
     """Every way to run one model's prompt on one device."""
 
-    def __init__(self, model: Model, dtype: enc.Encoding, isa: Isa = HOST_ISAS[0]) -> None:
+    def __init__(
+        self, model: Model, dtype: enc.Encoding, isa: Isa = HOST_ISAS[0], engine: type[Engine] = KernelByKernel
+    ) -> None:
         self.model, self.dtype = model, dtype
         self.device = FrailCpu()
-        self.device.engine = Engine(isa, None, 1)
+        self.device.engine = engine(isa, None, 1)
         devices = Registry()
         devices.register(self.device)
         self.world = World(devices, (self.device.location,))
@@ -134,6 +136,16 @@ def test_replanned_pieces_too(dtype: enc.Encoding) -> None:
     ways = Ways(model_of(MODELS[0], enc.Q4_0), dtype)
     one, pieces = ways.run(HELD, (POSITIONS,), 2), ways.run(REPLAN, PIECES, 2)
     for mine, theirs in zip((one.logits, *one.cells), (pieces.logits, *pieces.cells), strict=True):
+        same_bits(theirs, mine)
+
+
+def test_kernels_in_one_module_too() -> None:
+    """As the device compiles them: the tests of whole models here and elsewhere compile them one by one."""
+    model = model_of(MODELS[0], enc.Q4_1)
+    alone, together = (
+        Ways(model, enc.F16, engine=engine).run(HELD, PIECES, 2) for engine in (KernelByKernel, Engine)
+    )
+    for mine, theirs in zip((alone.logits, *alone.cells), (together.logits, *together.cells), strict=True):
         same_bits(theirs, mine)
 
 
