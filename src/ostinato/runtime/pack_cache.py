@@ -16,8 +16,9 @@ memory: the pages are about to be read anyway. That finds what was cut short, lo
 hand; it is no defence against someone who can write to the folder, whom `host.kept` keeps out. An entry is
 whole or absent: it is flushed to the disk before it gets its name.
 
-A mapping is read-only and shared: processes of one model read the same memory. A mapped entry that is
-replaced or let go stays as it is until its last reader has gone.
+A mapping is read-only and shared: processes of one model read the same memory, in huge pages where the file
+system has such (decoding is slower without). A mapped entry that is replaced or let go stays as it is until
+its last reader has gone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import json
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +47,8 @@ MAX_BYTES = 32 << 30
 SPARE = 1 << 30
 """Bytes of the disk that are left to others."""
 PAGE = 4096
+CHUNK = 8 << 20
+"""Bytes written at once: some of the largest pages that a file system keeps in memory."""
 
 _MAGIC = b"ostinato pack 1\n"
 _FIXED = len(_MAGIC) + 64 + 1 + 64 + 1
@@ -145,8 +148,8 @@ def opened(key: str, file: BinaryIO, size: int) -> list[HostArray] | None:
     if size != file_bytes(sizes):
         return None
     mapping = mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-    with contextlib.suppress(OSError, AttributeError):
-        mapping.madvise(mmap.MADV_WILLNEED)
+    with contextlib.suppress(OSError, AttributeError):  # systems without: small pages work, slower
+        mapping.madvise(mmap.MADV_HUGEPAGE)
     data = np.frombuffer(mapping, np.uint8)
     start = _head_bytes(count)
     if not is_whole(data[start:], directory[-_DIGEST:]):
@@ -171,10 +174,26 @@ def page_sums(pages: HostArray) -> bytes:
 
 
 def _write(file: BinaryIO, key: str, weights: Sequence[HostArray]) -> None:
-    file.write(sealed(key, weights))
+    """In pieces of whole huge pages: where a file system can, it keeps in memory what was written so."""
+    chunk, filled = bytearray(CHUNK), 0
+    for piece in _pieces(key, weights):
+        at = 0
+        while at < len(piece):
+            step = min(len(piece) - at, CHUNK - filled)
+            chunk[filled : filled + step] = piece[at : at + step]
+            at, filled = at + step, filled + step
+            if filled == CHUNK:
+                file.write(chunk)
+                filled = 0
+    file.write(chunk[:filled])
+
+
+def _pieces(key: str, weights: Sequence[HostArray]) -> Iterator[memoryview]:
+    """What the file is made of, in order."""
+    yield memoryview(sealed(key, weights))
     for weight in weights:
-        file.write(weight.data)
-        file.write(bytes(_paged(weight.nbytes) - weight.nbytes))
+        yield weight.data
+        yield memoryview(bytes(_paged(weight.nbytes) - weight.nbytes))
 
 
 def _described(tensor: EncodedTensor, stamps: dict[FileStamp, int]) -> list[object]:
