@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,10 +52,26 @@ def test_logits(smollm2: Model, context: InferenceContext, fixtures: Path) -> No
 
 
 @pytest.mark.parametrize("case", GREEDY, ids=[case["prompt"][:24] for case in GREEDY])
+def test_each_greedy_token_follows_those_before_it(
+    smollm2: Model, context: InferenceContext, case: dict[str, Any]
+) -> None:
+    """64 tokens, each the likeliest after the prompt and the ones before it: all in one call."""
+    prompt, ids = case["prompt_ids"], case["ids"]
+    assert len(ids) == 64
+    cache = KvCache.allocate(smollm2, context, len(prompt) + len(ids))
+    logits = forward_with_kv_context(smollm2, [*prompt, *ids[:-1]], cache, context, want=All())
+    assert logits[len(prompt) - 1 :].argmax(1).tolist() == ids
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] if at else [], id=case["prompt"][:24])
+     for at, case in enumerate(GREEDY)],
+)  # fmt: skip
 def test_greedy_text(
     smollm2: Model, context: InferenceContext, smollm2_path: Path, case: dict[str, object]
 ) -> None:
-    """64 tokens, each equal."""
+    """64 tokens, each equal, one after another; by default of one prompt."""
     with GgufFile.open(smollm2_path) as file:
         tokenizer = Tokenizer.from_gguf(file.metadata)
     prompt = tokenizer.encode(str(case["prompt"]))
