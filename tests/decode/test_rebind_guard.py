@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ from decode.sessionkit import (
     world,
 )  # fmt: skip
 from devices.running import piece, raw
+from ostinato.decode import rebind
 from ostinato.decode.data import token_data
 from ostinato.decode.held import HeldSession
 from ostinato.decode.kv_cache import KvCache
@@ -32,10 +34,11 @@ from ostinato.decode.slot import DecodeSlot, Outcome, invalidate_decode_pair, re
 from ostinato.decode.validity import PlanValidity
 from ostinato.device.storage import Part, Storage
 from ostinato.device.traits import WritePath
-from ostinato.errors import StaleCapture
+from ostinato.errors import BindingMismatch, StaleCapture
 from ostinato.ir import DType, Location
 from ostinato.ir import encoding as enc
 from ostinato.runtime.storage_cache import StorageCache
+from sabotage import NOTICED, goes_red
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -123,10 +126,12 @@ OFFERS: dict[str, tuple[dict[str, Any], RefusalReason, tuple[int, int] | None, s
 }  # fmt: skip
 
 
-def ready(where: str = "reference") -> tuple[World, Any, DecodeSlot, DecodeSession, KvCache]:
+def ready(
+    where: str = "reference", kv: enc.Encoding = enc.F32
+) -> tuple[World, Any, DecodeSlot, DecodeSession, KvCache]:
     """A slot with both sessions over a cache of six positions."""
     place, model, slot = world(where), micro_llama(), DecodeSlot()
-    cache = place.cache(model)
+    cache = place.cache(model, dtype=kv)
     HELD(model, tokens_of(5), cache, place, slot)
     HELD(model, [5], cache, place, slot)
     assert slot.session is not None
@@ -222,6 +227,52 @@ def test_the_comparison_is_with_what_is_baked(monkeypatch: pytest.MonkeyPatch) -
     other = place.cache(model, dtype=enc.F16)
     refusal = session.rebind_kv(other)
     assert refusal == RebindRefusal(RefusalReason.STORAGE_DIFFERS, 0, 0, "dtype")
+
+
+KV_TYPES = (enc.F32, enc.F16, enc.Q8_0)
+
+
+def check_other_kv_type(where: str, mine: enc.Encoding, other: enc.Encoding) -> None:
+    """A plan over slabs of one KV type takes none of another, by what is baked alone."""
+    place, model, _, session, cache = ready(where, mine)
+    expected, before = place.oracle(model, [9], cache), state(session)
+    refusal = session.rebind_kv(place.cache(model, dtype=other))
+    assert isinstance(refusal, RebindRefusal)
+    assert (refusal.reason, refusal.layer, refusal.index) == (RefusalReason.STORAGE_DIFFERS, 0, 0)
+    assert refusal.field == ("encoding" if enc.element(mine) is enc.element(other) else "dtype")
+    assert state(session) == before
+    same_bits(next_logits(place, model, session, cache), expected)
+
+
+@pytest.mark.parametrize("where", ["reference", "cpu"])
+@pytest.mark.parametrize(("mine", "other"), list(itertools.permutations(KV_TYPES, 2)), ids=str)
+def test_another_kv_type_is_refused_and_replanned(
+    where: str, mine: enc.Encoding, other: enc.Encoding
+) -> None:
+    check_other_kv_type(where, mine, other)
+    place, model, slot, session, _ = ready(where, mine)
+    cache = place.cache(model, dtype=other)
+    for token in (3, 4):
+        expected = place.oracle(model, [token], cache)
+        same_bits(HELD(model, [token], cache, place, slot), expected)
+    assert slot.session is not session
+    (drop,) = slot.statistics.drops
+    assert "cache_dtype" in str(drop)
+
+
+@pytest.mark.parametrize("where", ["reference", "cpu"])
+def test_sabotage_the_encoding_is_what_tells_f32_and_q8_0_apart(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are float32 to the graph."""
+
+    def blind(held: Storage, offered: Storage) -> str | None:
+        return "dtype" if held.dtype is not offered.dtype else None
+
+    goes_red(
+        monkeypatch, rebind, "storage_difference", blind,
+        lambda: check_other_kv_type(where, enc.F32, enc.Q8_0), expect=(*NOTICED, BindingMismatch),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("where", [*ALONE, "bucketed", "symbolic cpu"])

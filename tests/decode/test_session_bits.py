@@ -107,6 +107,18 @@ def test_half_precision_slabs(where: str) -> None:
     follow(world(where), micro_llama(), [4, *[1] * 12], None, dtype=enc.F16)
 
 
+@pytest.mark.parametrize("where", [where for where in HOMES if where not in ("delayed", "bucketed")])
+def test_quantized_slabs(where: str) -> None:
+    follow(world(where), micro_llama(), [4, *[1] * 12], None, dtype=enc.Q8_0)
+
+
+@pytest.mark.parametrize("path", WritePath)
+@pytest.mark.parametrize("where", ["reference", "cpu"])
+@pytest.mark.parametrize("name", ["windowed", "masked"])
+def test_windows_and_masks_over_quantized_slabs(name: str, where: str, path: WritePath) -> None:
+    follow(world(where), MODELS[name](), [4, *[1] * 9], path, dtype=enc.Q8_0)
+
+
 @pytest.mark.parametrize("path", WritePath)
 @pytest.mark.parametrize("where", ["reference", "cpu"])
 @pytest.mark.parametrize("name", ["tiny-llama-grouped", "tiny-llama-window", "tiny-phi"])

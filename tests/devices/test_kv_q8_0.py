@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from devices.running import raw
-from ostinato.device.contract import view_of
+from ostinato.device.contract import slab_encoding, view_of
 from ostinato.device.kv_q8_0 import blocks, dequantize, quantize
 from ostinato.devices.cpu.device import CpuDevice
 from ostinato.devices.reference.device import ReferenceDevice
 from ostinato.errors import BindingMismatch, NoKernel
-from ostinato.ir import ConstRole, Graph, SymEnv
+from ostinato.ir import ConstRole, DType, Graph, SymEnv
 from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import element
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice
 from ostinato.runtime.context import Bindings, InferenceContext
+from ostinato.runtime.registry import Registry
 
 SHAPE = (1, 2, 37, 41)
 MAKERS: dict[str, Any] = {"reference": ReferenceDevice, "cpu": CpuDevice}
@@ -145,6 +146,28 @@ def test_a_slab_of_another_extent_or_type_is_refused(context: InferenceContext) 
         step(context, device.allocate_slab((1, 2, 36, 41), enc.Q8_0, "k"))
     with pytest.raises(BindingMismatch, match="encoding"):
         step(context, device.allocate_slab(SHAPE, enc.F32, "k"))
+
+
+def test_what_knows_arrays_alone_is_refused_a_slab(context: InferenceContext) -> None:
+    device = context.devices.device(context.location)
+    slab = device.allocate_slab(SHAPE, enc.Q8_0, "k")
+    with pytest.raises(NoKernel, match="Mul"):
+        step(context, slab, lambda slab: slab * 2.0)
+    assert not device.download(slab, SHAPE).any()
+
+
+@pytest.mark.parametrize("kv", [enc.F16, enc.Q8_0], ids=str)
+def test_the_cpu_reads_slabs_by_kernels_made_for_them_alone(kv: enc.Encoding) -> None:
+    devices = Registry()
+    devices.register(CpuDevice())
+    context = InferenceContext("cpu", devices)
+    graph, encoding = Graph(), slab_encoding(devices.device(context.location), kv, "k")
+    slab = graph.const("slab", ConstRole.SLAB, SHAPE, element(kv), encoding)
+    other = DType.F32 if kv is enc.F16 else DType.F16
+    with pytest.raises(NoKernel, match=f"Cast.*{encoding}"):
+        context.compile(
+            context.plan(graph, [slab.cast(DType.F32 if kv is enc.F16 else DType.F16).id], bounds={})
+        )
 
 
 @EACH

@@ -12,6 +12,7 @@ from math import prod
 from ostinato.device.segment import Segment
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.loopnest import loop_kernel
+from ostinato.devices.cpu.slabs import slab_kind
 from ostinato.devices.cpu.tape import (
     Arena,
     Cell,
@@ -32,7 +33,10 @@ from ostinato.ir.encoding import Encoding, plain
 from ostinato.ir.graph import Graph, Node
 from ostinato.ir.op import Composite, Op, Primitive
 from ostinato.ir.ops import movement
+from ostinato.ir.ops.attention import Attention
 from ostinato.ir.ops.const import Const, ConstRole
+from ostinato.ir.ops.region import Region
+from ostinato.ir.ops.slab import SlabWrite
 from ostinato.ir.shape import Dim, NodeId, Shape
 from ostinato.ir.symbols import SymId
 
@@ -213,6 +217,7 @@ class Lowering:
         """Lower one node of the segment."""
         self._temporary = self.segment.memory.nbytes
         self._label = f"%{node.id} {node.op.name}"
+        self._check_slabs(node)
         inputs = [self._values[i] for i in node.inputs]
         if type(node.op) in _MOVES:
             view = moved(node.op, inputs[0].view)
@@ -229,6 +234,13 @@ class Lowering:
             encoding = str(packed or plain(node.dtype))
             raise NoKernel(node.op.name, str(node.dtype), encoding, str(self.segment.location))
         self.apply(node.op, inputs, self.target(node))
+
+    def _check_slabs(self, node: Node) -> None:
+        """Only kernels made for them know how slabs lie. Raises NoKernel."""
+        if not isinstance(node.op, SlabWrite | Attention | Region):
+            for encoding in (self._encodings.get(i) for i in node.inputs):
+                if encoding is not None and slab_kind(encoding) is not None:
+                    raise NoKernel(node.op.name, str(node.dtype), str(encoding), str(self.segment.location))
 
     def apply(self, op: Op, inputs: Sequence[Located], out: Located) -> None:
         """Any op by its definition: primitives as loop nests, composites by their decomposition."""

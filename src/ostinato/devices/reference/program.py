@@ -19,11 +19,12 @@ from ostinato.device.storage import Storage
 from ostinato.devices.reference.blas import blas_threads
 from ostinato.devices.reference.lower import Tape, lower
 from ostinato.devices.reference.quantized import QuantizedSlab, sizes
-from ostinato.errors.device import DeviceMismatch, NotVarying, WorkspaceBusy
+from ostinato.errors.device import DeviceMismatch, NoKernel, NotVarying, WorkspaceBusy
 from ostinato.errors.graph import BindingMismatch, UnboundConst
-from ostinato.ir.encoding import Q8_0
+from ostinato.ir.encoding import F32, Q8_0
 from ostinato.ir.location import Location
-from ostinato.ir.ops.slab import WriteSlice
+from ostinato.ir.ops.movement import Clone
+from ostinato.ir.ops.slab import ReadPrefix, SlabWrite, WriteSlice
 from ostinato.ir.shape import NodeId, is_static, resolve
 from ostinato.ir.symbols import SymEnv
 
@@ -75,6 +76,7 @@ class ReferenceProgram:
     def __init__(self, segment: Segment, threads: Threads) -> None:
         self.segment = segment
         self.tape = lower(segment)
+        check_slabs(segment, self.tape)
         self._threads = threads
 
     def workspace(self) -> ReferenceWorkspace:
@@ -92,6 +94,16 @@ class ReferenceProgram:
             Port.of(slot, self.tape.outputs[slot.node], outputs, location) for slot in self.segment.outputs
         ]
         return ReferenceBound(self.segment, self.tape, inputs, results, workspace, self._threads)
+
+
+def check_slabs(segment: Segment, tape: Tape) -> None:
+    """Raises NoKernel where an op reads a quantised slab that knows arrays alone."""
+    slabs = {i for i, slot in enumerate(segment.inputs) if slot.encoding == Q8_0}
+    for step in tape.instructions if slabs else ():
+        if isinstance(step.op, SlabWrite):
+            slabs |= {step.output} if step.inputs[0] in slabs else set()
+        elif not (isinstance(step.op, ReadPrefix | Clone) or slabs.isdisjoint(step.inputs)):
+            raise NoKernel(step.op.name, str(F32), str(Q8_0), str(segment.location))
 
 
 def checked(slot: Slot, storages: Mapping[NodeId, Storage], location: Location) -> Held:
