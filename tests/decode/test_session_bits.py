@@ -31,6 +31,7 @@ from ostinato.errors import TokenDataMismatch
 from ostinato.ir import encoding as enc
 from ostinato.models.contract import Model
 from ostinato.models.loader import load_model
+from pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,10 +67,7 @@ def follow(
     return {entry.name: slots[entry] for entry in ENTRIES}
 
 
-@pytest.mark.parametrize("path", WritePath)
-@pytest.mark.parametrize("where", WORLDS)
-@pytest.mark.parametrize("name", ["llama", "phi"])
-@pytest.mark.parametrize("pieces", PIECES)
+@pairwise("pieces name where path", tuple(PIECES), ("llama", "phi"), WORLDS, tuple(WritePath))
 def test_held_and_captured_are_the_replanned_bits(
     name: str, where: str, path: WritePath, pieces: str
 ) -> None:
@@ -95,9 +93,7 @@ def test_held_and_captured_are_the_replanned_bits(
         assert statistics.captures == 1
 
 
-@pytest.mark.parametrize("path", WritePath)
-@pytest.mark.parametrize("where", WORLDS)
-@pytest.mark.parametrize("name", ["windowed", "masked"])
+@pairwise("name where path", ("windowed", "masked"), WORLDS, tuple(WritePath))
 def test_windows_and_masks(name: str, where: str, path: WritePath) -> None:
     follow(world(where), MODELS[name](), [4, *[1] * 20], path)
 
@@ -112,16 +108,15 @@ def test_quantized_slabs(where: str) -> None:
     follow(world(where), micro_llama(), [4, *[1] * 12], None, dtype=enc.Q8_0)
 
 
-@pytest.mark.parametrize("path", WritePath)
-@pytest.mark.parametrize("where", ["reference", "cpu"])
-@pytest.mark.parametrize("name", ["windowed", "masked"])
+@pairwise("name where path", ("windowed", "masked"), ("reference", "cpu"), tuple(WritePath))
 def test_windows_and_masks_over_quantized_slabs(name: str, where: str, path: WritePath) -> None:
     follow(world(where), MODELS[name](), [4, *[1] * 9], path, dtype=enc.Q8_0)
 
 
-@pytest.mark.parametrize("path", WritePath)
-@pytest.mark.parametrize("where", ["reference", "cpu"])
-@pytest.mark.parametrize("name", ["tiny-llama-grouped", "tiny-llama-window", "tiny-phi"])
+@pairwise(
+    "name where path",
+    ("tiny-llama-grouped", "tiny-llama-window", "tiny-phi"), ("reference", "cpu"), tuple(WritePath),
+)  # fmt: skip
 def test_golden_models(fixtures: Path, name: str, where: str, path: WritePath) -> None:
     follow(world(where), load_model(fixtures / f"{name}.gguf"), [20, *[1] * 20], path)
 

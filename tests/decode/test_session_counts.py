@@ -27,6 +27,7 @@ from decode.sessionkit import (
 from ostinato.decode.slot import DecodeSlot
 from ostinato.device.traits import WritePath
 from ostinato.models.contract import Model
+from pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,9 +58,7 @@ def check_plans_are_made_once(where: str, entry: Entry, path: WritePath) -> None
         assert slot.statistics.drops == ()
 
 
-@pytest.mark.parametrize("path", WritePath)
-@pytest.mark.parametrize("where", WORLDS)
-@pytest.mark.parametrize("entry", [HELD, CAPTURED], ids=lambda entry: entry.name)
+@pairwise("entry where path", (HELD, CAPTURED), WORLDS, tuple(WritePath))
 def test_ten_more_requests_plan_nothing(where: str, entry: Entry, path: WritePath) -> None:
     check_plans_are_made_once(where, entry, path)
 
@@ -119,9 +118,6 @@ def check_flat(where: str, entry: Entry, name: str, path: WritePath) -> None:
     assert uploaded == 8 + 4 * model.config.ropes[0].rot + (8 if path is WritePath.DEVICE_OFFSET else 0)
 
 
-@pytest.mark.parametrize("path", WritePath)
-@pytest.mark.parametrize("name", ["llama", "phi"])
-@pytest.mark.parametrize("where", ALONE)
-@pytest.mark.parametrize("entry", [HELD, CAPTURED], ids=lambda entry: entry.name)
+@pairwise("entry where name path", (HELD, CAPTURED), ALONE, ("llama", "phi"), tuple(WritePath))
 def test_a_token_costs_the_same_at_every_length(where: str, entry: Entry, name: str, path: WritePath) -> None:
     check_flat(where, entry, name, path)

@@ -51,6 +51,7 @@ from ostinato.errors import (
 )
 from ostinato.ir import Location
 from ostinato.models.contract import Model
+from pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -429,10 +430,10 @@ def check_topology_change(entry: Entry, where: str, change: Callable[[World], No
         assert slot.capture.session is session
 
 
-@by_entry
-@by_path
-@pytest.mark.parametrize("where", ["reference", "split", "delayed", "cpu", "cpu and reference"])
-@pytest.mark.parametrize("change", CHANGES)
+@pairwise(
+    "change where path entry",
+    tuple(CHANGES), ("reference", "split", "delayed", "cpu", "cpu and reference"), tuple(WritePath), ENTRIES,
+)  # fmt: skip
 def test_a_topology_change_costs_one_token(entry: Entry, where: str, change: str, path: WritePath) -> None:
     check_topology_change(entry, where, CHANGES[change], path)
 
@@ -528,10 +529,7 @@ def test_a_step_writes_its_own_cells_alone(entry: Entry, where: str) -> None:
             assert (new[:, length : cache.length] != old[:, length : cache.length]).all()
 
 
-@by_entry
-@by_path
-@pytest.mark.parametrize("where", WORLDS)
-@pytest.mark.parametrize("name", ["llama", "windowed", "masked"])
+@pairwise("name where path entry", ("llama", "windowed", "masked"), WORLDS, tuple(WritePath), ENTRIES)
 def test_unattended_cells_may_be_nan(entry: Entry, where: str, name: str, path: WritePath) -> None:
     place, model = world(where), MODELS[name]()
     _, cache, slot = ready(place, entry, model, path=path)
