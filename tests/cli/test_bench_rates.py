@@ -92,6 +92,11 @@ def test_text(cli: Cli) -> None:
     assert "prefill 8: round 2 of 2" in err
 
 
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_the_kv_type_is_named(cli: Cli, device: str) -> None:
+    assert report_of(cli, "--device", device, "--kv-dtype", "q8_0")["kv_dtype"] == "q8_0"
+
+
 def test_a_device_without_a_yardstick_has_no_shares(cli: Cli) -> None:
     out = cli(*SMALL, "--device", "reference").out
     assert "there are no shares" in out

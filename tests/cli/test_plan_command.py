@@ -67,6 +67,14 @@ def test_json_has_the_same_facts(cli: Cli) -> None:
     )
 
 
+def test_the_kv_type_is_named(cli: Cli) -> None:
+    for kv in ("f32", "q8_0"):
+        ran = cli("plan", "show", "-m", TINY, "--device", "reference", "--kv-dtype", kv)
+        assert f"KV cache, {kv}: " in ran.out
+        assert f"cache_dtype {kv.upper()}" in " ".join(ran.out.split())
+    assert "f16" in cli("plan", "show", "-m", TINY, "--kv-dtype", "f8").err
+
+
 def test_a_folder_of_safetensors(cli: Cli) -> None:
     ran = cli("plan", "show", "-m", str(FIXTURES / "tiny-phi"))
     assert ran.code == 0

@@ -74,6 +74,20 @@ def test_the_defaults(llm: LLM) -> None:
     assert llm.has_chat_template
 
 
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_quantized_keys_and_values(llm: LLM, device: str) -> None:
+    """Whatever the plan mode, the same text."""
+    modes = ("captured", "held", "replan")
+    several = [LLM(llm.file.path, device=device, kv_dtype="q8_0", plan=plan) for plan in modes]
+    texts = {each.generate("hello there", max_tokens=20, sampling=GREEDY) for each in several}
+    assert len(texts) == 1
+    assert several[0].kv_dtype is enc.Q8_0
+    assert several[0].new_cache().dtype is enc.Q8_0
+    talk = several[0].conversation()
+    answers = ["".join(talk.ask("hi", max_tokens=4, sampling=GREEDY)) for _ in range(2)]
+    assert all(answers)
+
+
 def test_the_reference_device_when_it_is_asked_for(llm: LLM) -> None:
     mine = LLM(llm.file.path, device="reference")
     assert mine.kv_dtype is enc.F32

@@ -197,15 +197,17 @@ def cpu() -> Registry:
     return devices
 
 
-@pytest.mark.parametrize("weights", [None, "q8_0"])
+@pytest.mark.parametrize(("weights", "kv"), [(None, enc.F16), ("q8_0", enc.F16), (None, enc.Q8_0)], ids=str)
 @pytest.mark.parametrize("name", ["tiny-llama-grouped", "tiny-phi"])
-def test_the_cpu_device_takes_what_the_report_says(name: str, weights: str | None, cpu: Registry) -> None:
+def test_the_cpu_device_takes_what_the_report_says(
+    name: str, weights: str | None, kv: enc.Encoding, cpu: Registry
+) -> None:
     """Groups of rows that are filled up and joined, KV in blocks of positions."""
     model = load_model(FIXTURES / f"{name}.gguf", weights=weights and ENCODINGS[weights])
     place = Location("cpu")
     context = InferenceContext(place, cpu)
-    report = plan_report(model, [place] * 2, 50, cpu)
-    cache, slot = KvCache.allocate(model, context, 50, enc.F16), DecodeSlot()
+    report = plan_report(model, [place] * 2, 50, cpu, kv=kv)
+    cache, slot = KvCache.allocate(model, context, 50, kv), DecodeSlot()
     forward_with_kv_context_persistent(model, [1], cache, context, slot)
     assert slot.session is not None
     (segment,) = (step for step in slot.session.optimized.steps if isinstance(step, Segment))
@@ -213,6 +215,7 @@ def test_the_cpu_device_takes_what_the_report_says(name: str, weights: str | Non
     assert sum(row.packed_bytes for row in memory.weights) == store.nbytes
     assert sum(row.tensors for row in memory.weights) == len(model.weights)
     assert memory.kv_bytes == cache.nbytes == 64 * memory.kv_bytes_per_position
+    assert memory.kv_dtype == str(kv).lower()
     assert memory.arena_bytes == segment.memory.nbytes
     assert report.capture_refusal is None
     assert set(report.regions) == {"attend", "product"} | ({"gated_product"} if name != "tiny-phi" else set())

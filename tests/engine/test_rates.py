@@ -92,6 +92,8 @@ def test_what_a_token_reads_of_the_cache() -> None:
     assert rig.kv_bytes(Work("decode", 1, 0)) == 2 * cell  # the token before the clock, and itself
     assert rig.kv_bytes(Work("decode", 3, 10)) == (12 + 13 + 14) / 3 * cell
     assert Rig(tiny(context=32, kv_dtype="f32")).kv_bytes(Work("decode", 1, 0)) == 4 * cell
+    blocks = layer.kv_heads * 2 * count  # a head of 8 elements is one block for K and one for V
+    assert Rig(tiny(context=32, kv_dtype="q8_0")).kv_bytes(Work("decode", 1, 0)) == 2 * 34 * blocks
 
 
 def test_a_window_bounds_what_a_token_reads_of_the_cache() -> None:

@@ -32,14 +32,23 @@ def plan() -> None:
 @click.option("--context", type=click.IntRange(min=1), metavar="N",
               help="Positions of the KV cache; by default what the model was trained for, at most 8192.",
               )  # fmt: skip
+@click.option("--kv-dtype", type=click.Choice(["f16", "f32", "q8_0"]), help="What the KV cache is kept in.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @console_options
 @click.pass_obj
-def show(console: Console, model: str, device: str | None, context: int | None, as_json: bool) -> None:
+def show(
+    console: Console,
+    model: str,
+    device: str | None,
+    context: int | None,
+    kv_dtype: str | None,
+    as_json: bool,
+) -> None:
     """Explain a model's held decode plan. Nothing runs and no weight is read."""
     from ostinato.engine.plan_report import explain
 
-    report = explain(model, device=device, context=context, progress=console.verbosity >= 0)
+    progress = console.verbosity >= 0
+    report = explain(model, device=device, context=context, kv_dtype=kv_dtype, progress=progress)
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2, ensure_ascii=False))
         return
@@ -149,8 +158,9 @@ def _memory(memory: Memory, context: int) -> Iterator[str]:
         what = f"{row.tensors} tensor{plural}, {row.parameters:,} numbers"
         sizes = f"{size(row.stored_bytes)} → {size(row.packed_bytes)}"
         yield f"    {row.stored} → {row.packed} on {row.location}: {what}, {sizes}"
-    yield (f"KV cache: {size(memory.kv_bytes_per_position)} a position, {size(memory.kv_bytes)} "
-           f"at {context}; touched only as positions are written")  # fmt: skip
+    position, all_of_them = size(memory.kv_bytes_per_position), size(memory.kv_bytes)
+    yield (f"KV cache, {memory.kv_dtype}: {position} a position, {all_of_them} at {context}; touched only as "
+           "positions are written")  # fmt: skip
     yield f"outputs: {size(memory.output_bytes)} that leave a segment, kept between tokens"
     yield (f"intermediates: an arena of {size(memory.arena_bytes)} in which they take turns; "
            f"{size(memory.inner_bytes)} all at once")  # fmt: skip

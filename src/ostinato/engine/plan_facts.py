@@ -97,6 +97,7 @@ class Memory:
     plan's offsets, where `inner_bytes` is what all of them together have."""
 
     weights: tuple[WeightRow, ...]
+    kv_dtype: str
     kv_bytes_per_position: int
     kv_bytes: int
     output_bytes: int
@@ -273,6 +274,7 @@ def memory(model: Model, step: StepGraph, plan: OptimizedGraph, topology: Topolo
     slabs = [slab for pair in step.slabs for slab in _slab_bytes(pair, plan, topology)]
     return Memory(
         weights=rows,
+        kv_dtype=", ".join(dict.fromkeys(str(plan.sources[k]).lower() for k, _ in step.slabs)),
         kv_bytes_per_position=sum(position for position, _ in slabs),
         kv_bytes=sum(whole for _, whole in slabs),
         output_bytes=sum(_nbytes(node) for node in made if node.id in leaving),

@@ -28,7 +28,7 @@ from ostinato.device.encoded import EncodedTensor
 from ostinato.device.segment import Segment
 from ostinato.device.storage import Storage
 from ostinato.device.traits import WritePath
-from ostinato.engine.llm import DEFAULT_CONTEXT, location_of
+from ostinato.engine.llm import DEFAULT_CONTEXT, KV_DTYPES, location_of
 from ostinato.engine.opened import open_model
 from ostinato.engine.plan_facts import (
     ONE_ROW,
@@ -41,7 +41,9 @@ from ostinato.engine.plan_facts import (
     memory,
     schedule,
 )
+from ostinato.generate.settings import check_choice
 from ostinato.ir.dtype import DType
+from ostinato.ir.encoding import Encoding
 from ostinato.ir.location import Location
 from ostinato.ir.ops.region import Region
 from ostinato.ir.recipe import PackRecipe
@@ -59,7 +61,7 @@ TIMED_RUNS = 3
 KEY_MEANINGS: Mapping[str, str] = {
     "max_seq_len": "positions of the KV cache: the slabs' shape stands in the plan",
     "n_layers": "layers of the cache",
-    "cache_dtype": "element type of the KV slabs",
+    "cache_dtype": "what the KV slabs store",
     "shape_key": "the model: family, this load of its weights, and every number of its config",
     "kv_geometry": "KV heads, head widths and window, layer by layer",
     "locations": "the device of what nothing ties to one, then those of each layer's K and V",
@@ -134,26 +136,39 @@ class _Unpacked:
 
 
 def explain(
-    model: str, *, device: str | None = None, context: int | None = None, progress: bool = False
+    model: str,
+    *,
+    device: str | None = None,
+    context: int | None = None,
+    kv_dtype: str | None = None,
+    progress: bool = False,
 ) -> PlanReport:
     """The report of a model by reference; raises what `LLM` does, NotEnoughMemory aside."""
     location = location_of(device)
+    check_choice("kv_dtype", kv_dtype, KV_DTYPES)
     devices.register_defaults(kind=location.kind)
     opened = open_model(hub.resolve(model, progress=progress).path).model
     capacity = context or min(opened.config.context_length, DEFAULT_CONTEXT)
-    return plan_report(opened, [location] * opened.config.n_layers, capacity)
+    kv = None if kv_dtype is None else KV_DTYPES[kv_dtype]
+    return plan_report(opened, [location] * opened.config.n_layers, capacity, kv=kv)
 
 
 def plan_report(
-    model: Model, locations: Sequence[Location], capacity: int, known: Registry = registry
+    model: Model,
+    locations: Sequence[Location],
+    capacity: int,
+    known: Registry = registry,
+    *,
+    kv: Encoding | None = None,
 ) -> PlanReport:
-    """Plan `model`'s decode step with its layers on `locations`, one each. Reads no weight, runs nothing."""
+    """Plan `model`'s decode step with its layers on `locations`, one each, over slabs of the KV type `kv` (by
+    default the first device's usual one). Reads no weight, runs nothing."""
     unpacked = Registry()
     for place in dict.fromkeys(locations):
         unpacked.register(cast(Device, _Unpacked(known.device(place))))
     context = InferenceContext(locations[0], unpacked)
     traits = known.device(locations[0]).traits
-    path, dtype = traits.write_path, traits.kv_dtype
+    path, dtype = traits.write_path, kv or traits.kv_dtype
     small = KvCache.allocate(model, context, min(TRIAL_POSITIONS, capacity), dtype, locations=locations)
     trial = DecodeSession.build(context, model, small, path, 1, np.zeros(1, np.int64), PlanShelf())
     assert isinstance(trial, DecodeSession)
