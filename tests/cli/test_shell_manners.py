@@ -47,6 +47,17 @@ def until(file: int, wanted: Callable[[bytes], bool], seconds: float = 60) -> by
     return got
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A cache folder for all processes of this file, so that the first compiles the kernels for the others."""
+    return str(tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(autouse=True)
+def _shared_cache(_own_world: None, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTINATO_CACHE_DIR", compiled)
+
+
 # Streams
 
 
