@@ -49,7 +49,7 @@ def until(file: int, wanted: Callable[[bytes], bool], seconds: float = 60) -> by
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A cache folder for all processes of this file, so that the first compiles the kernels for the others."""
+    """A cache folder for all processes of this file: the first compiles the kernels for the others."""
     return str(tmp_path_factory.mktemp("compiled"))
 
 

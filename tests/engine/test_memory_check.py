@@ -234,8 +234,9 @@ def refused(llm: LLM, needs: Callable[[int], int], monkeypatch: pytest.MonkeyPat
         assert isinstance(error, MemoryError)
         with pytest.raises(NotEnoughMemory):
             LLM(llm.file.path, context=41)
-        greedy = Sampling(temperature=0.0)  # a sampled answer may end before it begins
-        assert len(LLM(llm.file.path, context=40).generate("hi", sampling=greedy)) > 0  # the largest that fits
+        fitting = LLM(llm.file.path, context=40)  # the largest that fits does
+        # greedily: a sampled answer may end before it begins
+        assert len(fitting.generate("hi", sampling=Sampling(temperature=0.0))) > 0
 
 
 def test_need_free_and_the_largest_context_that_fits(
