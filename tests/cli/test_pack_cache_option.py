@@ -81,3 +81,16 @@ def test_a_device_that_can_not_map_is_refused(cli: Cli) -> None:
         LLM("no such model is looked for", device="reference", pack_cache=True)
     with pytest.raises(InvalidSetting, match="pack_cache"):
         LLM("no such model is looked for", pack_cache="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", [RUN, BENCH])
+def test_who_asked_hears_where_nothing_can_be_kept(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """In /proc not even root makes folders."""
+    monkeypatch.setattr(CpuDevice, "read_bandwidth", lambda self: ReadBandwidth(self.engine, 1 << 20))
+    monkeypatch.setenv("OSTINATO_CACHE_DIR", "/proc/nosuch")
+    ran = cli(*command, "--pack-cache")
+    assert ran.code == 0
+    assert ran.err.count("packed weights: not kept in /proc/nosuch/packed: ") == 1
+    assert "not kept" not in cli(*command).err

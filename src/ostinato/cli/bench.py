@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from ostinato.cli.bench_modes import told as modes_told
 from ostinato.cli.bench_rates import told as rates_told
 from ostinato.cli.console import Console, console_options
-from ostinato.cli.run import PACK_CACHE, complete_model
+from ostinato.cli.run import PACK_CACHE, complete_model, note_packs
 from ostinato.hub.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def _rates(
     report = measure_rates(
         llm, works, rounds=rounds, profile=profile, cold=starts, threads=machine["threads"], on_round=on_round
     )
+    note_packs(console, llm)
     _print(report.as_dict() if as_json else rates_told(report))
 
 
@@ -156,6 +157,7 @@ def _modes(
         console.note(f"round {number} of {rounds}" if number else "warming up", level=1)
 
     report = compare_modes(llm, tokens=tokens, rounds=rounds, on_round=on_round)
+    note_packs(console, llm)
     _print(report.as_dict() if as_json else modes_told(report))
     if report.mismatches:
         first = report.mismatches[0]

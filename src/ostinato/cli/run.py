@@ -12,7 +12,7 @@ from ostinato.cli.console import Console, console_options
 from ostinato.hub.aliases import ALIASES, DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from ostinato.engine.llm import Generation
+    from ostinato.engine.llm import LLM, Generation
     from ostinato.engine.receipt import Receipt
 
 PACK_CACHE = "Keep packed weights on disk; the next start maps them."
@@ -102,7 +102,7 @@ def run(
         messages = [{"role": "system", "content": system}] if system is not None else []
         messages.append({"role": "user", "content": text})
         generation = llm.chat(messages, max_tokens=max_tokens, sampling=sampling)
-    return _print(console, generation)
+    return _print(console, generation, llm)
 
 
 def _read_prompt(words: tuple[str, ...]) -> str:
@@ -122,7 +122,13 @@ def _stdin() -> str:
     return sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
 
 
-def _print(console: Console, generation: Generation) -> int:
+def note_packs(console: Console, llm: LLM) -> None:
+    """Who asked for weights to be kept hears where that isn't done."""
+    if llm.packs is not None and llm.packs.why_not:
+        console.note(f"{llm.packs.what}: not kept in {llm.packs.folder}: {llm.packs.why_not}")
+
+
+def _print(console: Console, generation: Generation, llm: LLM) -> int:
     """Stream the answer to stdout, then the quiet line to stderr."""
     code, last = 0, "\n"
     try:
@@ -135,6 +141,7 @@ def _print(console: Console, generation: Generation) -> int:
         if not last.endswith("\n"):
             sys.stdout.write("\n")
             sys.stdout.flush()
+    note_packs(console, llm)
     console.note(summary(generation.receipt))
     return code
 

@@ -117,9 +117,9 @@ class LLM:
         self.inference = InferenceContext(location)
         at = self.inference.devices.device(location)
         traits = at.traits
-        packs = packs_on(at) if pack_cache else None
+        self.packs = packs_on(at) if pack_cache else None
         self.file = hub.resolve(model, progress=progress)
-        opened = open_model(self.file.path, encoding, families, packs)
+        opened = open_model(self.file.path, encoding, families, self.packs)
         self.model = opened.model
         self.slots = SlotPool()
         self.plan_mode = PlanMode(plan)

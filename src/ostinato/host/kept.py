@@ -53,6 +53,8 @@ class KeptFiles:
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
+        self.why_not = ""
+        """Why something was last not kept, or not looked for; empty while all is well."""
         self._name = re.compile(rf"[0-9a-f]{{64}}{re.escape(self.suffix)}")
         self._leftover = re.compile(rf"\.{self._name.pattern}\.[0-9a-f]+\.partial")
 
@@ -208,6 +210,7 @@ class KeptFiles:
             os.unlink(name, dir_fd=folder)
 
     def _warn(self, reason: str) -> None:
+        self.why_not = reason
         level = logging.WARNING if self.unsaid.acquire(blocking=False) else logging.DEBUG
         _log.log(level, "%s: not kept in %s: %s", self.what, self.folder, reason)
 
