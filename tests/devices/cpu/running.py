@@ -20,17 +20,23 @@ _SIGNATURE = ctypes.CFUNCTYPE(
 )
 
 
+def written(isa: Isa, kernels: Sequence[Kernel]) -> str:
+    """The kernels' IR, as one module."""
+    module = Module(isa)
+    for kernel in kernels:
+        kernel.emit(module)
+    return module.text()
+
+
 class Kernels:
-    """The given kernels in one native module. `run` takes an argument cell for each of the kernel's params:
-    an array for its address, or a number."""
+    """The given kernels, each compiled when it is first run. `run` takes an argument cell for each of the
+    kernel's params: an array for its address, or a number."""
 
     def __init__(self, isa: Isa, kernels: Sequence[Kernel]) -> None:
-        module = Module(isa)
-        for kernel in kernels:
-            kernel.emit(module)
-        self.ir = module.text()
+        self.ir = written(isa, kernels)
         assert not breaches(self.ir), breaches(self.ir)
-        self._native = compile_module(self.ir, isa, None)
+        self._alone = {kernel.symbol: written(isa, [kernel]) for kernel in kernels}
+        self._isa = isa
         self._functions: dict[str, Callable[..., None]] = {}
 
     def run(
@@ -39,7 +45,8 @@ class Kernels:
         assert len(args) == len(kernel.params), f"{kernel.params} for {len(args)} arguments"
         function = self._functions.get(kernel.symbol)
         if function is None:
-            function = _SIGNATURE(self._native.address(kernel.symbol))
+            native = compile_module(self._alone[kernel.symbol], self._isa, None)
+            function = _SIGNATURE(native.address(kernel.symbol))
             self._functions[kernel.symbol] = function
         cells = np.array([a.ctypes.data if isinstance(a, np.ndarray) else a for a in args], np.int64)
         scratch = aligned(kernel.scratch_bytes + 64, np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -39,10 +40,28 @@ CASES = [(encoding, k) for encoding in ENCODINGS for k in sizes(encoding)]
 KERNELS = {each: (Pack(each[0].name, each[1]), Embed(PACKED[each[0]].name, N, each[1])) for each in CASES}
 
 
-@pytest.fixture(scope="module", params=HOST_ISAS, ids=lambda isa: isa.name)
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    isa: Isa = request.param
+BY_CASE = pytest.mark.parametrize(
+    ("kernels", "case"),
+    [
+        pytest.param(
+            isa, case, id=f"{isa.name}-{case[0]}-{case[1]}",
+            marks=[] if isa is HOST_ISAS[0] or case[1] == some(case[0]) else [pytest.mark.slow],
+        )
+        for isa in HOST_ISAS for case in CASES
+    ],
+    indirect=["kernels"],
+)  # fmt: skip
+"""By default every size on the best set, on the others one of each encoding."""
+
+
+@cache
+def kernels_for(isa: Isa) -> Kernels:
     return Kernels(isa, [kernel for both in KERNELS.values() for kernel in both])
+
+
+@pytest.fixture(params=HOST_ISAS, ids=lambda isa: isa.name)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return kernels_for(request.param)
 
 
 def unpacked(kernels: Kernels, case: tuple[Encoding, int], weight: np.ndarray, rows: int) -> np.ndarray:
@@ -57,7 +76,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return bool((a.view(np.uint32) == b.view(np.uint32)).all())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+@BY_CASE
 def test_rows_come_back_bit_for_bit(kernels: Kernels, case: tuple[Encoding, int]) -> None:
     encoding, k = case
     raw = encoded(encoding, N, k)
@@ -112,7 +131,7 @@ def test_a_table_joins_and_orders_rows(kernels: Kernels, encoding: Encoding) -> 
     assert (rows[order < 0] == 0).all()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+@BY_CASE
 def test_every_packed_byte_is_written_once(kernels: Kernels, case: tuple[Encoding, int]) -> None:
     """Whatever was there before; and groups in any order, by any thread, are the same bytes."""
     encoding, k = case
