@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -398,12 +397,10 @@ def test_limits_of_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.model
-def test_smollm2_template(smollm2_path: Path) -> None:
-    gguf = pytest.importorskip("gguf")
-    fields = gguf.GGUFReader(smollm2_path).fields
-    metadata = {key: field.contents() for key, field in fields.items() if key.startswith("tokenizer.")}
-    made = ChatTemplate(metadata["tokenizer.chat_template"], bos="<|im_start|>", eos="<|im_end|>")
-    tokenizer = Tokenizer.from_gguf(metadata)
+def test_smollm2_template(smollm2_metadata: dict[str, Any]) -> None:
+    template = smollm2_metadata["tokenizer.chat_template"]
+    made = ChatTemplate(template, bos="<|im_start|>", eos="<|im_end|>")
+    tokenizer = Tokenizer.from_gguf(smollm2_metadata)
     for text in NASTY:
         messages = user(text)
         whole = tokenizer.encode(made.render(messages), parse_special=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 from text_corpus import NASTY
@@ -52,12 +52,8 @@ def test_sentencepiece_merges_like_llama_cpp() -> None:
 
 
 @pytest.mark.model
-def test_smollm2_like_llama_cpp_and_transformers(smollm2_path: Path) -> None:
-    gguf = pytest.importorskip("gguf")
-    fields = gguf.GGUFReader(smollm2_path).fields
-    made = Tokenizer.from_gguf(
-        {key: field.contents() for key, field in fields.items() if key.startswith("tokenizer.ggml.")}
-    )
+def test_smollm2_like_llama_cpp_and_transformers(smollm2_metadata: dict[str, Any]) -> None:
+    made = Tokenizer.from_gguf(smollm2_metadata)
     references = zip(NASTY, fixture("llamacpp-smollm2"), fixture("transformers-smollm2"), strict=True)
     for text, (plain, parsed), transformers in references:
         assert made.encode(text) == plain, text
