@@ -24,7 +24,10 @@ from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.product import Product
 from ostinato.devices.cpu.kernels.rope import RopeRows
 from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec
+from ostinato.devices.cpu.kernels.slab_write import SlabWrite
+from ostinato.devices.cpu.slabs import SlabGeometry
 from ostinato.devices.cpu.weights import FORMS
+from ostinato.ir import encoding as enc
 from sabotage import goes_red
 
 EXAMPLES: list[Kernel] = [
@@ -40,6 +43,8 @@ EXAMPLES: list[Kernel] = [
     RopeRows(3, 24, 20, 72, 10),
     ArgMaxRows(5000),
     PrepareRows(RowSpec(256, quantize=True, sums=True), 256),
+    SlabWrite(SlabGeometry(2, 33, 41, enc.Q8_0, "k"), 82),
+    SlabWrite(SlabGeometry(2, 33, 41, enc.Q8_0, "v"), 82),
     *(Product(form, 256, 48, activation=activation) for form in FORMS for activation in (None, "silu")),
 ]
 FLAGS = ["fast", "nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc", "nnan ninf"]
