@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _FLAGS = re.compile(r"(?<![%@\w])(?:fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)\s")
-_LOOSE = re.compile(r"@llvm\.(?:fmuladd|vector\.reduce\.f\w+|exp\w*|log\w*|pow\w*|sin\w*|cos\w*|tan\w*)\.")
+_LOOSE = re.compile(
+    r"@llvm\.(?:fmuladd|vector\.reduce\.f\w+|exp(?!ect)\w*|log\w*|pow\w*|sin\w*|cos\w*|tan\w*)\."
+)
 
 
 def breaches(ir: str) -> list[str]:

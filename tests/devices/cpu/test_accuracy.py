@@ -98,7 +98,7 @@ def test_as_near_to_float32_as_llama_cpp(
         lambda window: logits(smollm2, window, context, enc.F32),
     )
     peer = LLAMA_CPP[windows]
-    assert 1e-4 < found.kl <= min(5e-3, 1.1 * peer.kl), found
+    assert 1e-4 < found.kl <= 0.3 * peer.kl, found
     assert found.same >= peer.same - 0.005, found
     assert abs(found.perplexity) <= max(0.01, peer.perplexity), found
 
@@ -131,8 +131,7 @@ def in_one_call(
 def test_greedy_text_leaves_that_of_float32_at_near_ties_alone(
     smollm2: Model, context: InferenceContext, cpu: InferenceContext, case: dict[str, Any], steps: bool
 ) -> None:
-    """The expected text is transformers', in float32. With rounded activations logits differ from float32's
-    by 0.12 (one standard deviation, on these prompts; llama.cpp's as much): texts part at gaps of that order.
+    """The expected text is transformers', in float32.
 
     By default each prompt's in one call, whose rows have the bits that they have alone, and one prompt's step
     by step.
@@ -147,7 +146,8 @@ def test_greedy_text_leaves_that_of_float32_at_near_ties_alone(
         at = parts[0]
         row = logits(smollm2, [*prompt, *expected[:at]], context, enc.F32)[-1]
         gap = float(row[expected[at]] - row[found[at]])
-        assert 0 <= gap < 0.3, f"token {at}: {gap}"
+        assert 0 <= gap < 0.1, f"token {at}: {gap}"
+        assert at >= 32 or prompt != GREEDY[0]["prompt_ids"], f"the first prompt's text, token {at}"
 
 
 def test_without_rounded_activations_nothing_is_lost(smollm2: Model, cpu: InferenceContext) -> None:

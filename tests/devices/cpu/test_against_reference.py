@@ -23,7 +23,7 @@ from ostinato.device.traits import WritePath
 from ostinato.devices.cpu.emit.builder import Value
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels import attention as attention_kernels
-from ostinato.devices.cpu.kernels import rows as row_kernels
+from ostinato.devices.cpu.kernels import norms
 from ostinato.devices.cpu.weights import PACKED
 from ostinato.ir import encoding as enc
 from ostinato.ir.encoding import Encoding
@@ -186,14 +186,14 @@ def test_the_whole_step(case: Case) -> None:
                     assert mine.shape == theirs.shape
 
 
-def off_by_little(*args: object, exact: Callable[..., Value] = row_kernels._scale) -> Value:
+def off_by_little(*args: object, exact: Callable[..., Value] = norms._scale) -> Value:
     """A norm's scale, off by 1e-5."""
     return exact(*args) * 1.00001
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "wrong"),
-    [(row_kernels, "_scale", off_by_little), (attention_kernels, "LOG2_E", 1.4427)],
+    [(norms, "_scale", off_by_little), (attention_kernels, "LOG2_E", 1.4427)],
     ids=["norm", "softmax"],
 )
 def test_small_mistakes_in_kernels_are_seen(

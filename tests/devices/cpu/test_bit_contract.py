@@ -98,6 +98,7 @@ def test_what_is_sound_is_not_taken_for_a_breach() -> None:
         "%v1 = call i32 @llvm.vector.reduce.umin.v16i32(<16 x i32> %a)",
         "%fast = fadd <16 x float> %contract, %nsz",
         "%v2 = call <16 x float> @llvm.sqrt.v16f32(<16 x float> %a)",
+        "%v3 = call i1 @llvm.expect.i1(i1 %a, i1 0)",
     ]
     assert breaches("\n".join(sound)) == []
 

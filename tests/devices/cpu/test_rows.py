@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from devices.cpu.running import HOST_ISAS, Kernels, aligned, at_page_end
+from devices.cpu.weighing import quantised_parts
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec, padded, row_bytes
 from ostinato.devices.reference.kernels import quantized
@@ -64,25 +65,43 @@ def normalised(spec: RowSpec, x: np.ndarray, norm: list[np.ndarray]) -> np.ndarr
     return x
 
 
-def quantized_rows(values: np.ndarray, *, further: bool = False) -> np.ndarray:
-    """The bytes of quantised rows, by the rule, from float32 `[rows, k]`; `further`: with sums of 16."""
+def quantized_rows(values: np.ndarray, spec: RowSpec) -> np.ndarray:
+    """The bytes of quantised rows, by the rule, from float32 `[rows, k]`; CANARY where nothing is written."""
     rows, k = values.shape
-    blocks = np.zeros((rows, padded(k) // 32, 32), np.float32)
-    blocks.reshape(rows, -1)[:, :k] = values
-    amax = np.abs(blocks).max(-1)
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.float32(127) / amax
-    inverse = np.where(np.isfinite(inverse), inverse, np.float32(0))
-    d = amax * np.float32(1 / 127)
-    q = np.rint(blocks * inverse[..., None]).astype(np.int8)
-    sums = q.astype(np.int32).sum(-1)
-    records = np.stack(
-        [d.view(np.int32), (d * sums.astype(np.float32)).view(np.int32), -8 * sums, -128 * sums], -1
-    )
-    parts = [q.reshape(rows, -1).view(np.uint8), records.astype(np.int32).reshape(rows, -1).view(np.uint8)]
-    if further:
-        parts.append(q.reshape(rows, -1, 16).astype(np.int16).sum(-1, dtype=np.int16).view(np.uint8))
-    return np.concatenate(parts, -1)
+    whole = np.zeros((rows, -(-k // 32) * 32), np.float32)
+    whole[:, :k] = values
+    parts = quantised_parts(whole)
+    out = np.full((rows, row_bytes(spec)), CANARY, np.uint8)
+    end = padded(k) * 3 // 2
+    out[:, :end] = 0
+    rests = -(-(end + (padded(k) // 8 if spec.sums else 0)) // 64) * 64
+    for row in range(rows):
+        (d, q), (d2, q2) = ([values[row] for values in part] for part in parts)
+        out[row, : q.size] = q.reshape(-1).view(np.uint8)
+        records = out[row, padded(k) : end].view(np.int32).reshape(-1, 4)
+        records[: len(d)] = record(d, q)
+        if spec.sums:
+            sums = np.zeros((padded(k) // 16), np.int16)
+            sums[: q.size // 16] = sums_of_16(q)
+            out[row, end : end + 2 * len(sums)] = sums.view(np.uint8)
+        for turn, block in enumerate(np.flatnonzero(d2)):
+            at = rests + 64 * turn
+            records[block, 3] = at
+            out[row, at : at + 32] = q2[block].view(np.uint8)
+            out[row, at + 32 : at + 48] = record(d2[block], q2[block][None])[0].view(np.uint8)
+            if spec.sums:
+                out[row, at + 48 : at + 52] = sums_of_16(q2[block]).view(np.uint8)
+    return out
+
+
+def record(d: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Of blocks with scales d `[n, 1]` or `[1]` and quants `[n, 32]`: int32 `[n, 4]`, without rests."""
+    d, sums = d.reshape(-1), q.sum(-1, dtype=np.int32)
+    return np.stack([d.view(np.int32), (d * sums.astype(np.float32)).view(np.int32), -8 * sums, 0 * sums], -1)
+
+
+def sums_of_16(q: np.ndarray) -> np.ndarray:
+    return q.reshape(-1, 16).astype(np.int16).sum(-1, dtype=np.int16)
 
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if not s.quantize], ids=repr)
@@ -101,7 +120,7 @@ def test_float_rows(kernels: Kernels, spec: RowSpec) -> None:
 def test_quantised_rows_follow_the_rule_bit_for_bit(kernels: Kernels, spec: RowSpec) -> None:
     x, norm = operands(spec)
     floats = prepared(kernels, RowSpec(spec.k, spec.norm, spec.eps), x, *norm).view(np.float32)
-    want = quantized_rows(floats, further=spec.sums)
+    want = quantized_rows(floats, spec)
     np.testing.assert_array_equal(prepared(kernels, spec, x, *norm), want)
 
 
@@ -143,14 +162,18 @@ def test_extreme_blocks(kernels: Kernels) -> None:
     spec = RowSpec(64, eps=1e-5, quantize=True)
     blocks = extreme_blocks()
     x = np.concatenate([blocks, blocks[::-1]], -1)
-    np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x))
+    np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x, spec))
 
 
 def test_many_random_blocks(kernels: Kernels) -> None:
     spec = RowSpec(576, eps=1e-5, quantize=True)
     random = np.random.default_rng(3)
-    x = (random.standard_t(3, (300, 576)) * np.exp2(random.integers(-40, 40, (300, 1)))).astype(np.float32)
-    np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x))
+    x = random.standard_t(3, (300, 576)) * np.exp2(random.integers(-40, 40, (300, 1)))
+    x[::3, 64:96] *= 30
+    x[1::3].reshape(-1, 18, 32)[:] *= random.integers(1, 9, (100, 18, 1))
+    x = x.astype(np.float32)
+    assert 0.05 < (quantised_parts(x)[1][0] > 0).mean() < 0.5
+    np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x, spec))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -161,10 +184,13 @@ def test_what_is_not_finite_stays_in_its_block_and_shows(kernels: Kernels, bad: 
     x[:, 40] = bad
     got = prepared(kernels, spec, x)
     k = padded(160)
-    records, before = (row[:, k:].copy().view(np.float32).reshape(-1, k // 32, 4) for row in (got, clean))
+    records, before = (
+        row[:, k : k * 3 // 2].copy().view(np.float32).reshape(-1, k // 32, 4) for row in (got, clean)
+    )
     assert (~np.isfinite(records[:, 1, :2])).all()
     others = [0, 2, 3, 4, 5]
-    np.testing.assert_array_equal(records[:, others], before[:, others])
+    np.testing.assert_array_equal(records[:, others, :3], before[:, others, :3])
+    assert (records.view(np.int32)[..., 3] == 0).all(), "such a row has nothing to be rounded further"
     np.testing.assert_array_equal(got[:, 64:k], clean[:, 64:k])
     with np.errstate(invalid="ignore"):
         assert np.isnan(got[:, 32:64].view(np.int8) * records[:, 1, :1]).all()
@@ -178,7 +204,7 @@ def test_a_nan_anywhere_makes_the_normalised_row_nan(kernels: Kernels, norm: str
     x[2, 199] = np.nan
     got = prepared(kernels, spec, x, *vectors)
     if quantize:
-        records = got[:, 256:].copy().view(np.float32).reshape(5, 8, 4)
+        records = got[:, 256:384].copy().view(np.float32).reshape(5, 8, 4)
         assert np.isnan(records[2, :7, :2]).all()
         assert np.isfinite(records[[0, 1, 3, 4], :, :2]).all()
     else:

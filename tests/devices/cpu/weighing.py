@@ -61,12 +61,33 @@ def packed(kernels: Kernels, pack: Pack, raw: np.ndarray, order: np.ndarray | No
 
 def quantised(x: np.ndarray) -> np.ndarray:
     """What rows stand for after quantisation in blocks of 32, float64: the rule, in numpy float32."""
+    (d, q), (d2, q2) = quantised_parts(x)
+    return (d.astype(np.float64) * q + d2.astype(np.float64) * q2).reshape(x.shape)
+
+
+Part = tuple[np.ndarray, np.ndarray]
+
+
+def quantised_parts(x: np.ndarray) -> tuple[Part, Part]:
+    """The scales `[..., blocks, 1]` float32 and quants `[..., blocks, 32]` int8 of rows, and those of what
+    is left of blocks that are rounded further; zeros for the others."""
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     amax = np.abs(blocks).max(-1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        inverse = np.where(amax > 0, np.float32(127) / amax, np.float32(0))
-    steps = np.rint(blocks * inverse).astype(np.float64)
-    return (steps * (amax * np.float32(1 / 127))).reshape(x.shape)
+    with np.errstate(all="ignore"):
+        inverse = np.float32(127) / amax
+        inverse = np.where(np.isfinite(inverse), inverse, np.float32(0))
+        d = amax * np.float32(1 / 127)
+        q = np.rint(blocks * inverse)
+        squares = (d * d)[..., 0]
+        sums = [np.zeros(squares.shape[:-1], np.float32) for _ in range(4)]
+        for block in range(squares.shape[-1]):
+            sums[block % 4] = sums[block % 4] + squares[..., block]
+        total = (sums[0] + sums[1]) + (sums[2] + sums[3])
+        limit = np.maximum(total * np.float32(1.5 / squares.shape[-1]), np.float32(2.0**-100))
+        larger = ((squares >= limit[..., None]) & np.isfinite(total)[..., None])[..., None]
+        d2 = np.where(larger, d * np.float32(1 / 254), np.float32(0))
+        q2 = np.where(larger, np.rint((blocks - d * q) * (np.float32(254) / d)), np.float32(0))
+        return (d, q.astype(np.int8)), (d2, q2.astype(np.int8))
 
 
 def rows_of(count: int, k: int, seed: int = 0) -> np.ndarray:

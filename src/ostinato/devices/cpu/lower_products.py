@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ostinato.devices.cpu.kernels.norms import Norm
 from ostinato.devices.cpu.kernels.product import Product
-from ostinato.devices.cpu.kernels.rows import Norm, PrepareRows, RowSpec, row_bytes
+from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec, row_bytes
 from ostinato.devices.cpu.lowering import Located, Lower, Lowering
 from ostinato.devices.cpu.tape import Items, Place
 from ostinato.devices.cpu.weights import GROUP, PackedForm

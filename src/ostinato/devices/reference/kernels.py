@@ -91,9 +91,30 @@ def quantized(block: int, x: Array) -> Array:
     amax = np.abs(blocks).max(-1, keepdims=True)
     inverse = np.float32(127) / amax
     inverse[~np.isfinite(inverse)] = 0
-    integers = np.rint(blocks * inverse) + np.float32(0)  # an integer has no -0
-    result: Array = amax * np.float32(1 / 127) * integers
+    d = amax * np.float32(1 / 127)
+    result: Array = d * _integers(blocks * inverse)
+    at = np.nonzero(_larger(d[..., 0]))
+    further, scale = blocks[at] - result[at], d[at]
+    result[at] += scale * np.float32(1 / 254) * _integers(further * (np.float32(254) / scale))
     return result.reshape(x.shape)
+
+
+def _integers(x: Array) -> Array:
+    return np.rint(x) + np.float32(0)  # an integer has no -0
+
+
+def _larger(d: Array) -> npt.NDArray[np.bool_]:
+    """Of scales `[..., n]`, those of the blocks that are rounded further."""
+    n = d.shape[-1]
+    squares = d * d
+    turns = np.zeros((*d.shape[:-1], -(-n // 4) * 4), np.float32)
+    turns[..., :n] = squares
+    turns = turns.reshape(*d.shape[:-1], -(-n // 4), 4)
+    sums = turns.cumsum(-2, dtype=np.float32)[..., -1, :]  # added one after another
+    total = (sums[..., 0] + sums[..., 1]) + (sums[..., 2] + sums[..., 3])
+    limit = np.maximum(total * np.float32(quantize.FURTHER / n), np.float32(quantize.LEAST))
+    found: npt.NDArray[np.bool_] = (squares >= limit[..., None]) & np.isfinite(total)[..., None]
+    return found
 
 
 KERNELS: dict[type[Primitive], Kernel] = {

@@ -353,6 +353,23 @@ class Function:
         self.raw(f"br label %{after}")
         self.begin(after)
 
+    def further(
+        self, condition: Value, values: Sequence[Value], change: Callable[[list[Value]], list[Value]]
+    ) -> list[Value]:
+        """`change(values)` where the i1 `condition` holds, which it seldom does, else the values."""
+        before, body, after = self._block, self.label(), self.label()
+        condition = self.intrinsic("expect", condition, self.const(I1, 0))
+        self.raw(f"br i1 {condition.name}, label %{body}, label %{after}")
+        self.begin(body)
+        changed = change(list(values))
+        end = self._block
+        self.raw(f"br label %{after}")
+        self.begin(after)
+        return [
+            self.op(new.type, f"phi {new.type} [ {new.name}, %{end} ], [ {old.name}, %{before} ]")
+            for new, old in zip(changed, values, strict=True)
+        ]
+
     def choose(self, condition: Value, yes: Any, no: Any) -> Value:
         """The value of `yes()` or of `no()`; only the one chosen runs."""
         a, b, after = self.label(), self.label(), self.label()

@@ -1,4 +1,5 @@
-"""Blocks of 32 floats to int8 with a scale: the rule of `ir.ops.quantize.QuantizeRows(block=32)`.
+"""Blocks of 32 floats to int8 with a scale, once or twice: the rule of
+`ir.ops.quantize.QuantizeRows(block=32)`.
 
 Four blocks go side by side: each reduction then ends in one vector, with a block's result in each quarter,
 and all that follows is done once for the four.
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32V, I8, I16, I32V, LANES
+from ostinato.ir.ops.quantize import FURTHER, LEAST
 
 BLOCK = 32
 META_BYTES = 16
@@ -32,8 +34,8 @@ class Blocks:
         count = len(self.q) // 2
         sums = _quarters(f, self.q, _added)
         floats = f.shuffle(self.d, _interleaved(0, 17), self.d * sums.cast("sitofp", F32V))
-        shifts = f.vector(I32V, [0, 0, 3, 7] * 4)
-        records = f.shuffle(floats.cast("bitcast", I32V), _interleaved(0, 1, 18, 19), (0 - sums) << shifts)
+        integers = f.shuffle((0 - sums) << 3, _interleaved(0, 17), f.zero(I32V))
+        records = f.shuffle(floats.cast("bitcast", I32V), _interleaved(0, 1, 18, 19), integers)
         f.store_part(records, meta, 0, 4 * count)
 
     def store_sums(self, out: Value) -> None:
@@ -48,10 +50,21 @@ class Blocks:
         """d·q."""
         # By way of int8: where d is infinite or NaN, so is then every product with it, as in a quantised row.
         small = [value.cast("trunc", I8).cast("sext", I32V.scalar) for value in self.q]
+        return [value.cast("sitofp", F32V) * self._of_block(self.d, i) for i, value in enumerate(small)]
+
+    def with_rest(self, x: Sequence[Value], limit: Value) -> list[Value]:
+        """d·q, and what is left of `x` rounded further in blocks with a square of d from `limit` on."""
+        rounded, larger = self.values(), (self.d * self.d).ge(limit)
+        rest = further_blocks(self.f, [a - b for a, b in zip(x, rounded, strict=True)], self.d)
+        both = [a + b for a, b in zip(rounded, rest.values(), strict=True)]
         return [
-            value.cast("sitofp", F32V) * self.f.shuffle(self.d, [4 * (i // 2)] * LANES)
-            for i, value in enumerate(small)
+            self._of_block(larger, i).select(total, value)
+            for i, (total, value) in enumerate(zip(both, rounded, strict=True))
         ]
+
+    def _of_block(self, quarters: Value, i: int) -> Value:
+        """What is in a quarter for a block, in every lane, for vector `i`."""
+        return self.f.shuffle(quarters, [4 * (i // 2)] * LANES)
 
 
 def quantize_blocks(f: Function, values: Sequence[Value]) -> Blocks:
@@ -64,13 +77,35 @@ def quantize_blocks(f: Function, values: Sequence[Value]) -> Blocks:
     amax = _quarters(f, sizes, lambda a, b: a.max(b)).cast("bitcast", F32V)
     inverse = 127.0 / amax
     inverse = inverse.lt(float("inf")).select(inverse, 0.0)
-    q = [
+    return Blocks(f, _integers(f, values, inverse), amax * (1.0 / 127.0))
+
+
+def further_blocks(f: Function, rest: Sequence[Value], d: Value) -> Blocks:
+    """What blocks with the scales `d` have left, rounded again: d2 = d · (1/254), q2 = rest · (254/d)."""
+    return Blocks(f, _integers(f, rest, 254.0 / d), d * (1.0 / 254.0))
+
+
+def limit_of(f: Function, squares: Value, blocks: int) -> Value:
+    """From which square of its scale on a block of a row is rounded further, f32.
+
+    Args:
+        squares: Sums of the row's squared scales, those of blocks 4 i + j in quarter j.
+        blocks: How many it has.
+    """
+    sums = [f.lane(squares, 4 * j) for j in range(4)]
+    total = (sums[0] + sums[1]) + (sums[2] + sums[3])
+    limit = (total * (FURTHER / blocks)).max(LEAST)
+    return total.lt(float("inf")).select(limit, float("nan"))  # nothing is at least NaN
+
+
+def _integers(f: Function, values: Sequence[Value], factor: Value) -> list[Value]:
+    """Two vectors for each block, times its quarter of `factor`, to the nearest integers, half to even."""
+    return [
         f.intrinsic(
-            "lrint", value * f.shuffle(inverse, [4 * (i // 2)] * LANES), returns=I32V, suffix="v16i32.v16f32"
+            "lrint", value * f.shuffle(factor, [4 * (i // 2)] * LANES), returns=I32V, suffix="v16i32.v16f32"
         )
         for i, value in enumerate(values)
     ]
-    return Blocks(f, q, amax * (1.0 / 127.0))
 
 
 def _quarters(f: Function, values: Sequence[Value], join: Callable[[Value, Value], Value]) -> Value:

@@ -1,9 +1,12 @@
 """Rows as products take them: normalised if asked, and float32 or quantised.
 
 A float row is float32 [k]. A quantised row is int8 q [K], K being k rounded up to 64 with zeros, and then for
-each 32 elements a record of 16 bytes: float32 d, float32 d·sum(q), int32 -8·sum(q), int32 -128·sum(q). An
-element stands for d·q; the sums are what products with offset weights start from. With `RowSpec.sums` there
-follow the sums of each 16 elements, int16, for weights that have a scale for each 16.
+each 32 elements a record of 16 bytes: float32 d, float32 d·sum(q), int32 -8·sum(q), int32 further. An element
+stands for d·q; the sums are what products with offset weights start from. With `RowSpec.sums` there follow
+the sums of each 16 elements, int16, for weights that have a scale for each 16.
+
+`further` is 0, or for a block that is rounded further how far from the row's start its rest is: int8 [32],
+a record like the others, two sums of 16. A product adds what the block gives, and then what the rest gives.
 """
 
 from __future__ import annotations
@@ -11,21 +14,35 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from ostinato.devices.cpu.emit.builder import Function, Value
-from ostinato.devices.cpu.emit.types import F32, F32V, LANES, VOID
+from ostinato.devices.cpu.emit.builder import Carried, Function, Value
+from ostinato.devices.cpu.emit.types import F32, F32V, I8, I32, LANES, VOID
 from ostinato.devices.cpu.kernels.kernel import Kernel
-from ostinato.devices.cpu.kernels.quantize import BLOCK, META_BYTES, quantize_blocks
+from ostinato.devices.cpu.kernels.norms import NORMS, Norm
+from ostinato.devices.cpu.kernels.quantize import (
+    BLOCK,
+    META_BYTES,
+    Blocks,
+    further_blocks,
+    limit_of,
+    quantize_blocks,
+)
+from ostinato.ir.ops.quantize import FURTHER
 
-_UNIT = 64
+UNIT = 64
 _CHUNK = 4 * BLOCK
 _SUM = 16
 """Elements of one of the further sums."""
-_SUMS = 4
 
-Norm = Literal["rms", "layer"]
-_Normalise = Callable[[Value, Value | int, int], Value]
+
+REST_BYTES = 64
+"""Of the rest of a block that is rounded further."""
+REST_RECORD = 32
+REST_SUMS = 48
+FURTHER_AT = 12
+"""Where in a record `further` is."""
+
+_Values = Callable[[Value, int, int], list[Value]]
 
 
 @dataclass(frozen=True)
@@ -46,18 +63,28 @@ class RowSpec:
 
 def padded(k: int) -> int:
     """Elements of a quantised row: its int8 part ends here, and its records start."""
-    return -(-k // _UNIT) * _UNIT
+    return -(-k // UNIT) * UNIT
 
 
 def row_bytes(spec: RowSpec) -> int:
     """Bytes of one prepared row."""
     if not spec.quantize:
         return 4 * spec.k
-    return _sums_at(spec) + (padded(spec.k) // _SUM * 2 if spec.sums else 0)
+    # A block that is rounded further has more than FURTHER times the mean: so many of them there can be.
+    return _rests_at(spec) + int(_blocks(spec) / FURTHER) * REST_BYTES
+
+
+def _blocks(spec: RowSpec) -> int:
+    return -(-spec.k // BLOCK)
 
 
 def _sums_at(spec: RowSpec) -> int:
     return padded(spec.k) + padded(spec.k) // BLOCK * META_BYTES
+
+
+def _rests_at(spec: RowSpec) -> int:
+    end = _sums_at(spec) + (padded(spec.k) // _SUM * 2 if spec.sums else 0)
+    return -(-end // REST_BYTES) * REST_BYTES
 
 
 def prepare_row(
@@ -99,7 +126,7 @@ class PrepareRows(Kernel):
 
 
 def _write(f: Function, spec: RowSpec, norm: list[Value], dequantized: bool) -> None:
-    normalise = _NORMS[spec.norm](f, spec, norm)
+    normalise = NORMS[spec.norm](f, spec.k, spec.eps, norm)
 
     def values(offset: Value | int, first: int, count: int) -> list[Value]:
         """Vectors of the elements from `first` on, `offset` bytes into the row; zeros past its end."""
@@ -111,96 +138,88 @@ def _write(f: Function, spec: RowSpec, norm: list[Value], dequantized: bool) -> 
             for j, part in enumerate(parts)
         ]
 
-    per_turn = _CHUNK // LANES
-    full = spec.k // _CHUNK
-    rest = padded(spec.k) - full * _CHUNK
-    for i, _ in f.range(0, full):
-        _store(f, spec, values(i * (4 * _CHUNK), 0, per_turn), i, _CHUNK, dequantized)
-    if rest:
-        last = values(full * 4 * _CHUNK, full * _CHUNK, rest // LANES)
-        _store(f, spec, last, f.index(full), spec.k - full * _CHUNK, dequantized)
+    if spec.quantize and not dequantized:
+        _write_quantized(f, spec, values)
+    else:
+        _write_floats(f, spec, values)
 
 
-def _store(
-    f: Function, spec: RowSpec, values: list[Value], chunk: Value, count: int, dequantized: bool
-) -> None:
-    """`count` elements of the chunk; a quantised row gets all of `values`."""
-    if spec.quantize:
-        meta = f.at(f["out"], chunk * (4 * META_BYTES) + padded(spec.k))
-        blocks = quantize_blocks(f, values)
-        if not dequantized:
-            blocks.store(f.at(f["out"], chunk * _CHUNK), meta)
+def _write_quantized(f: Function, spec: RowSpec, values: _Values) -> None:
+    out, records, sums = f["out"], f.at(f["out"], padded(spec.k)), f.at(f["out"], _sums_at(spec))
+
+    def store(chunk: Value, first: int, count: int, s: Carried) -> None:
+        blocks = quantize_blocks(f, values(chunk * (4 * _CHUNK), first, count // LANES))
+        blocks.store(f.at(out, chunk * _CHUNK), f.at(records, chunk * (_CHUNK // BLOCK * META_BYTES)))
+        if spec.sums:
+            blocks.store_sums(f.at(sums, chunk * (_CHUNK // _SUM * 2)))
+        s.squares = s.squares + blocks.d * blocks.d
+
+    squares = _each_chunk(f, spec.k, padded(spec.k), store, squares=f.zero(F32V)).squares
+    limit = limit_of(f, squares, _blocks(spec))
+
+    def round_further(b: Value, first: int, rest: Value) -> Value:
+        """Block `b`, if it is one to be, its rest `rest` bytes into the row. Where the next rest goes."""
+        record = f.at(records, b * META_BYTES)
+        d = f.load(F32, record)
+
+        def store_rest(at: list[Value]) -> list[Value]:
+            scale, q = f.broadcast(d), f.at(out, b * BLOCK)
+            left = []
+            for j, x in enumerate(values(b * (4 * BLOCK), first, BLOCK // LANES)):
+                rounded = f.load(I8.x(LANES), q, LANES * j).cast("sext", I32).cast("sitofp", F32)
+                left.append(x - rounded * scale)
+            blocks, place = further_blocks(f, left, scale), f.at(out, at[0])
+            blocks.store(place, f.at(place, REST_RECORD))
             if spec.sums:
-                blocks.store_sums(f.at(f["out"], chunk * (_CHUNK // _SUM * 2) + _sums_at(spec)))
-            return
-        values = blocks.values()
-    for j, value in enumerate(values):
-        part = min(LANES, max(0, count - LANES * j))
-        f.store_part(value, f["out"], chunk * (4 * _CHUNK) + 64 * j, part)
+                blocks.store_sums(f.at(place, REST_SUMS))
+            f.store(at[0].cast("trunc", I32), record, FURTHER_AT)
+            return [at[0] + REST_BYTES]
+
+        return f.further((d * d).ge(limit), [rest], store_rest)[0]
+
+    whole, start = spec.k // BLOCK, f.index(_rests_at(spec))
+    for b, s in f.range(0, whole, 1, rest=start):
+        s.rest = round_further(b, 0, s.rest)
+    if spec.k % BLOCK:
+        round_further(f.index(whole), whole * BLOCK, s.rest)
 
 
-def _no_norm(f: Function, spec: RowSpec, norm: list[Value]) -> _Normalise:
-    return lambda value, offset, count: value
+def _write_floats(f: Function, spec: RowSpec, values: _Values) -> None:
+    """The elements, or with `spec.quantize` what they stand for when they are quantised."""
+
+    def blocks(chunk: Value, first: int, count: int) -> tuple[list[Value], Blocks]:
+        x = values(chunk * (4 * _CHUNK), first, -(-count // UNIT) * UNIT // LANES)
+        return x, quantize_blocks(f, x)
+
+    def add(chunk: Value, first: int, count: int, s: Carried) -> None:
+        d = blocks(chunk, first, count)[1].d
+        s.squares = s.squares + d * d
+
+    if spec.quantize:
+        squares = _each_chunk(f, spec.k, spec.k, add, squares=f.zero(F32V)).squares
+        limit = f.broadcast(limit_of(f, squares, _blocks(spec)))
+
+    def store(chunk: Value, first: int, count: int, s: Carried) -> None:
+        if spec.quantize:
+            x, rounded = blocks(chunk, first, count)
+            x = rounded.with_rest(x, limit)
+        else:
+            x = values(chunk * (4 * _CHUNK), first, -(-count // LANES))
+        for j in range(-(-count // LANES)):
+            f.store_part(x[j], f["out"], chunk * (4 * _CHUNK) + 64 * j, min(LANES, count - LANES * j))
+
+    _each_chunk(f, spec.k, spec.k, store)
 
 
-def _rms_norm(f: Function, spec: RowSpec, norm: list[Value]) -> _Normalise:
-    """x · (1 / sqrt(mean(x²) + eps)) · w."""
-    (weight,) = norm
-    squares = _total(f, spec.k, lambda total, x, count: f.fma(x, x, total))
-    scale = _scale(f, spec, squares)
-
-    def normalise(value: Value, offset: Value | int, count: int) -> Value:
-        return value * scale * f.load_part(F32V, weight, offset, count)
-
-    return normalise
-
-
-def _layer_norm(f: Function, spec: RowSpec, norm: list[Value]) -> _Normalise:
-    """(x - mean) · (1 / sqrt(variance + eps)) · w + b, the variance from the centred row."""
-    weight, bias = norm
-    mean = f.broadcast(_total(f, spec.k, lambda total, x, count: total + x) / float(spec.k))
-
-    def add_square(total: Value, x: Value, count: int) -> Value:
-        centred = x - mean
-        if count < LANES:
-            centred = f.first_lanes(LANES, count).select(centred, 0.0)
-        return f.fma(centred, centred, total)
-
-    scale = _scale(f, spec, _total(f, spec.k, add_square))
-
-    def normalise(value: Value, offset: Value | int, count: int) -> Value:
-        scaled = (value - mean) * scale
-        part = f.load_part(F32V, weight, offset, count), f.load_part(F32V, bias, offset, count)
-        return f.fma(scaled, *part)
-
-    return normalise
-
-
-_NORMS: dict[Norm | None, Callable[[Function, RowSpec, list[Value]], _Normalise]] = {
-    None: _no_norm,
-    "rms": _rms_norm,
-    "layer": _layer_norm,
-}
-
-
-def _scale(f: Function, spec: RowSpec, squares: Value) -> Value:
-    """1 / sqrt(squares / k + eps) in every lane."""
-    root = f.intrinsic("sqrt", squares / float(spec.k) + spec.eps)
-    return f.broadcast(f.const(F32, 1.0) / root)
-
-
-def _total(f: Function, k: int, add: Callable[[Value, Value, int], Value]) -> Value:
-    """The row at f["x"] added up: its vector i into sum i % 4, then the sums in pairs, then the lanes."""
-    full, tail = divmod(k, LANES)
-    turns = full // _SUMS
-    names = [f"sum{j}" for j in range(_SUMS)]
-    sums = [f.zero(F32V)] * _SUMS
-    if turns:
-        for i, s in f.range(0, turns * 64 * _SUMS, 64 * _SUMS, **dict(zip(names, sums, strict=True))):
-            for j, name in enumerate(names):
-                s[name] = add(s[name], f.load(F32V, f["x"], i + 64 * j), LANES)
-        sums = [s[name] for name in names]
-    for at in range(turns * _SUMS, full + (tail > 0)):
-        count = LANES if at < full else tail
-        sums[at % _SUMS] = add(sums[at % _SUMS], f.load_part(F32V, f["x"], 64 * at, count), count)
-    return f.sum((sums[0] + sums[1]) + (sums[2] + sums[3]))
+def _each_chunk(
+    f: Function, k: int, end: int, body: Callable[[Value, int, int, Carried], None], **carried: Value
+) -> Carried:
+    """`body(chunk, first, count, s)` for k elements, filled up to `end`, _CHUNK at a time. `first` is 0 in
+    the loop over whole chunks, and in the last one the number of its first element."""
+    full = k // _CHUNK
+    rest = end - full * _CHUNK
+    for i, s in f.range(0, full, 1, **carried):
+        body(i, 0, _CHUNK, s)
+    if rest:
+        body(f.index(full), full * _CHUNK, rest, s)
+    return s

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ostinato.devices.cpu.emit.builder import Function, Value
-from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, I32V, Type
+from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, Type
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.dot import dot_block, taken_off
 from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
+from ostinato.devices.cpu.weights.row_block import BLOCK, UNIT, Add, RowBlock, add_block, start_of
 
-BLOCK, UNIT = 32, 64
-RECORD = 16
-"""Bytes of a quantised row's record for a block: f32 d, f32 d·sum(q), i32 -8·sum(q), i32 -128·sum(q)."""
 _SPAN = 8
 """Units that packing finishes for all 16 rows before it goes on: what it writes stays in L1."""
 
@@ -68,28 +66,34 @@ class BlockForm(PackedForm):
         return widen(f, bits)
 
     def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
-        layout, meta = self.unit, units(k) * UNIT
-        off = taken_off(isa, self.limit, self.over)
         start = {str(t): f.zero(F32V) for t in range(len(rows))}
         for u, s in f.range(0, units(k), 1, **start):
-            unit = f.at(w, u * layout.nbytes)
-            quants = [f.at(row, u * UNIT) for row in rows]
-            records = [f.at(f.at(row, u * (2 * RECORD)), meta) for row in rows]
+            unit = f.at(w, u * self.unit.nbytes)
             for b in range(2):
-                weights = self.bytes_of(f, unit, layout.quants[b])
-                scale = self.scale(f, f.load(self.scale_type.x(GROUP), unit, layout.scales[b]))
-                if layout.mins is not None:
-                    minimum = self.scale(f, f.load(self.scale_type.x(GROUP), unit, layout.mins[b]))
-                for t in range(len(rows)):
-                    record = f.at(records[t], b * RECORD)
-                    acc = start_of(f, record, self.over - off)
-                    acc = dot_block(f, isa, acc, weights, quants[t], b * BLOCK, self.limit, off)
-                    both = scale * f.broadcast(f.load(F32, record))
-                    total = f.fma(both, acc.cast("sitofp", F32), s[str(t)])
-                    if layout.mins is not None:
-                        total = f.fma(minimum, f.broadcast(f.load(F32, record, 4)), total)
-                    s[str(t)] = total
+                add = self._block(f, isa, unit, b)
+                for t, row in enumerate(rows):
+                    block = RowBlock.of(f, row, units(k) * UNIT, u, b)
+                    (s[str(t)],) = add_block(f, add, block, [s[str(t)]])
         return [s[str(t)] for t in range(len(rows))]
+
+    def _block(self, f: Function, isa: Isa, unit: Value, b: int) -> Add:
+        """Block `b` of the two in a unit, loaded once for any number of rows."""
+        layout, kind = self.unit, self.scale_type.x(GROUP)
+        off = taken_off(isa, self.limit, self.over)
+        weights = self.bytes_of(f, unit, layout.quants[b])
+        scale = self.scale(f, f.load(kind, unit, layout.scales[b]))
+        minimum = None if layout.mins is None else self.scale(f, f.load(kind, unit, layout.mins[b]))
+
+        def add(row: RowBlock, sums: list[Value]) -> list[Value]:
+            acc = start_of(f, row.record, self.over - off)
+            acc = dot_block(f, isa, acc, weights, row.quants, 0, self.limit, off)
+            both = scale * f.broadcast(f.load(F32, row.record))
+            total = f.fma(both, acc.cast("sitofp", F32), sums[0])
+            if minimum is not None:
+                total = f.fma(minimum, f.broadcast(f.load(F32, row.record, 4)), total)
+            return [total]
+
+        return add
 
     def pack(self, f: Function, k: int, sources: Sources, out: Value) -> None:
         layout, blocks, nbytes = self.unit, k // BLOCK, self.source.block_bytes
@@ -140,12 +144,3 @@ class BlockForm(PackedForm):
 
 def units(k: int) -> int:
     return -(-k // UNIT)
-
-
-def start_of(f: Function, record: Value, over: int) -> Value:
-    """What a block's sums start from when its bytes are `over` too large: -over·sum(q), from the record."""
-    if over == 0:
-        return f.zero(I32V)
-    if over == 16:
-        return f.broadcast(f.load(I32, record, 8)) << 1
-    return f.broadcast(f.load(I32, record, {8: 8, 128: 12}[over]))

@@ -9,36 +9,22 @@ to the sum of the super-block, which one more adds, times d, to the row's. Minim
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import ClassVar
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32V, I16, I32
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.halves import widen
-from ostinato.devices.cpu.weights.blocks import BLOCK, RECORD, UNIT, UnitLayout
+from ostinato.devices.cpu.weights.blocks import UnitLayout
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
+from ostinato.devices.cpu.weights.row_block import BLOCK, UNIT, Add, RowBlock, add_block
 
 SUPER = 256
 _HEAD = 4 * GROUP
 _PAIRS = SUPER // UNIT
 _SPAN = 2
 """Super-blocks that packing finishes for all 16 rows before it goes on: what it writes stays in L1."""
-
-
-@dataclass(frozen=True)
-class RowBlock:
-    """Where one block of a prepared row has its quants, its record and its sums of 16."""
-
-    quants: Value
-    record: Value
-    sums: Value
-
-
-Add = Callable[[RowBlock, list[Value]], list[Value]]
-"""Add a block's products with one row to the two sums of 16 f32, those of the quants and those of the minima
-(the first alone where there are no minima)."""
 
 
 class SuperForm(PackedForm):
@@ -66,7 +52,8 @@ class SuperForm(PackedForm):
 
     @abstractmethod
     def block(self, f: Function, isa: Isa, pair: Value, b: int) -> Add:
-        """Block `b` of the two at `pair`, loaded once for any number of rows."""
+        """Block `b` of the two at `pair`, loaded once for any number of rows. It adds to two sums, of the
+        quants and of the minima, or to the first alone where there are no minima."""
 
     @abstractmethod
     def words(self, f: Function, block: Value) -> list[list[Value]]:
@@ -94,12 +81,11 @@ class SuperForm(PackedForm):
             unit = f.at(w, u * self.unit_bytes)
             for p, sums in f.range(0, _PAIRS, 1, **zeros):
                 pair, at = f.at(f.at(unit, p * self.pair.nbytes), _HEAD), u * _PAIRS + p
-                addresses = [_addresses(f, row, k, at) for row in rows]
                 for b in range(2):
                     add = self.block(f, isa, pair, b)
                     for t in count:
-                        where = RowBlock(*(f.at(addr, b * step) for addr, step in addresses[t]))
-                        added = add(where, [sums[name] for name in names[t]])
+                        block = RowBlock.of(f, rows[t], k, at, b)
+                        added = add_block(f, add, block, [sums[name] for name in names[t]])
                         for name, value in zip(names[t], added, strict=True):
                             sums[name] = value
             scales = [widen(f, f.load(I16.x(GROUP), unit, 2 * GROUP * kind)) for kind in range(kinds)]
@@ -150,9 +136,3 @@ class SuperForm(PackedForm):
                         if minimum is not None:
                             value = value - f.broadcast(dmin * minimum)
                         f.store(value, to, 4 * BLOCK * b + 4 * GROUP * i)
-
-
-def _addresses(f: Function, row: Value, k: int, at: Value) -> list[tuple[Value, int]]:
-    """The three of a `RowBlock` for the first block of pair `at`, and how far it is to the second one's."""
-    records, sums = f.at(f.at(row, at * (2 * RECORD)), k), f.at(f.at(row, at * 8), k + k // BLOCK * RECORD)
-    return [(f.at(row, at * UNIT), BLOCK), (records, RECORD), (sums, 4)]

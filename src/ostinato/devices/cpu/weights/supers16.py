@@ -15,7 +15,8 @@ from ostinato.devices.cpu.emit.types import F32, I8, I16, I32, I32V
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.dot import dot2, dot_block
 from ostinato.devices.cpu.weights.packed import GROUP
-from ostinato.devices.cpu.weights.supers import Add, RowBlock, SuperForm
+from ostinato.devices.cpu.weights.row_block import Add, RowBlock
+from ostinato.devices.cpu.weights.supers import SuperForm
 
 
 class SuperForm16(SuperForm):

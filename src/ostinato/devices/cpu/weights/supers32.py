@@ -9,9 +9,9 @@ from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32, I8, I32
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.dot import dot_block, taken_off
-from ostinato.devices.cpu.weights.blocks import start_of
 from ostinato.devices.cpu.weights.packed import GROUP
-from ostinato.devices.cpu.weights.supers import Add, RowBlock, SuperForm
+from ostinato.devices.cpu.weights.row_block import Add, RowBlock, start_of
+from ostinato.devices.cpu.weights.supers import SuperForm
 
 
 class SuperForm32(SuperForm):
