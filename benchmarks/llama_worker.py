@@ -4,6 +4,7 @@ The first line is the setup, the arguments of `Llama`. Then:
 
 {"do": "decode", "depth": 128, "tokens": 64} → {"seconds": …}: at that depth, one token at a time
 {"do": "prefill", "tokens": 512, "depth": 0} → {"seconds": …}: a prompt in batches of up to 512
+{"do": "rows", "rows": 8, "tokens": 64}      → {"seconds": …}: so many tokens, of 8 sequences at once
 {"do": "flags"}                              → {"system": …, "version": …}
 
 The KV cache is filled with what real tokens give; it is not filled again where it already has the depth.
@@ -25,14 +26,17 @@ BATCH = 512
 class Llama:
     """A model and a context on `threads` threads."""
 
-    def __init__(self, path: str, threads: int, context: int, flash: bool, kv: str) -> None:
+    def __init__(
+        self, path: str, threads: int, context: int, flash: bool, kv: str, sequences: int = 1
+    ) -> None:
         c.llama_backend_init()
         self._quiet = c.llama_log_callback(lambda level, text, data: None)
         c.llama_log_set(self._quiet, ctypes.c_void_p(0))
         self.model = c.llama_model_load_from_file(path.encode(), c.llama_model_default_params())
         assert self.model, f"llama.cpp can't load {path}"
         options = c.llama_context_default_params()
-        options.n_ctx = context
+        options.n_ctx = context * sequences
+        options.n_seq_max = sequences
         options.n_batch = options.n_ubatch = BATCH
         options.n_threads = options.n_threads_batch = threads
         options.flash_attn_type = 1 if flash else 0
@@ -70,6 +74,28 @@ class Llama:
             c.llama_get_logits_ith(self.context, -1)
         return time.perf_counter() - start
 
+    def decode_rows(self, rows: int, tokens: int) -> float:
+        """`tokens / rows` steps, each of a token for every sequence, with its logits."""
+        c.llama_memory_clear(c.llama_get_memory(self.context), False)
+        self.depth = 0
+        batch = c.llama_batch_init(rows, 0, 1)
+        steps = tokens // rows
+        for step in range(steps + 1):
+            if step == 1:  # the first one is not counted
+                c.llama_synchronize(self.context)
+                start = time.perf_counter()
+            batch.n_tokens = rows
+            for r, token in enumerate(self.ids(rows, 31 + step)):
+                batch.token[r], batch.pos[r], batch.logits[r] = token, step, 1
+                batch.n_seq_id[r], batch.seq_id[r][0] = 1, r
+            code = c.llama_decode(self.context, batch)
+            assert code == 0, f"llama_decode: {code}"
+            c.llama_get_logits_ith(self.context, -1)
+        seconds = time.perf_counter() - start
+        c.llama_batch_free(batch)
+        c.llama_memory_clear(c.llama_get_memory(self.context), False)
+        return seconds
+
     def prefill(self, depth: int, tokens: int) -> float:
         self.go_to(depth)
         pieces = [self.ids(min(BATCH, tokens - at), 3 + at) for at in range(0, tokens, BATCH)]
@@ -89,6 +115,8 @@ def main() -> None:
         answer: dict[str, object]
         if asked["do"] == "flags":
             answer = {"system": c.llama_print_system_info().decode(), "version": llama_cpp.__version__}
+        elif asked["do"] == "rows":
+            answer = {"seconds": llama.decode_rows(asked["rows"], asked["tokens"])}
         else:
             work = llama.decode if asked["do"] == "decode" else llama.prefill
             answer = {"seconds": work(asked["depth"], asked["tokens"])}

@@ -24,6 +24,8 @@ class Setup:
     threads: int
     context: int
     kv: str
+    sequences: int = 1
+    """That are decoded at once, each in a context of its own."""
 
 
 class Engine(Protocol):
@@ -79,7 +81,7 @@ class LlamaWorker:
         )
         try:
             self._ask(path=str(setup.model), threads=setup.threads, context=setup.context, flash=flash,
-                      kv=setup.kv)  # fmt: skip
+                      kv=setup.kv, sequences=setup.sequences)  # fmt: skip
         except BaseException:
             self.close()
             raise
@@ -97,7 +99,8 @@ class LlamaWorker:
         return answer
 
     def time(self, work: Work) -> float:
-        seconds: float = self._ask(do=work.kind, tokens=work.tokens, depth=work.depth)["seconds"]
+        answer = self._ask(do=work.kind, tokens=work.tokens, depth=work.depth, rows=work.rows)
+        seconds: float = answer["seconds"]
         return seconds
 
     def cpu_seconds(self) -> float:

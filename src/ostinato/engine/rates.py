@@ -9,7 +9,7 @@ from typing import Literal
 
 from ostinato.decode.kv_cache import KvCache
 from ostinato.decode.slot import DecodeSlot
-from ostinato.decode.want import Argmax, Last, Result
+from ostinato.decode.want import All, Argmax, Last, Result
 from ostinato.device.storage import Storage
 from ostinato.engine.clocked import clocked
 from ostinato.engine.llm import LLM
@@ -24,20 +24,24 @@ FIRST_TOKEN = 5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One thing to time: `tokens` decoded one by one after `depth` others, or read as one prompt."""
+    """One thing to time: `tokens` decoded one by one after `depth` others, or read as one prompt, or in
+    steps of `rows`, with the logits of each."""
 
-    kind: Literal["decode", "prefill"]
+    kind: Literal["decode", "prefill", "rows"]
     tokens: int
     depth: int = 0
+    rows: int = 1
 
     @property
     def name(self) -> str:
+        if self.kind == "rows":
+            return f"{self.tokens} in rows of {self.rows}"
         return f"{self.kind} {self.tokens}" + (f" at {self.depth}" if self.kind == "decode" else "")
 
     @property
     def positions(self) -> int:
-        """Of the KV cache, that it takes: a token is decoded before those that are timed."""
-        return self.depth + self.tokens + 1
+        """Of the KV cache, that it takes: a step is done before those that are timed."""
+        return self.depth + self.tokens + self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class Rig:
         """Do the work. Plans and captures are made before the clock starts, all the depth is filled."""
         if work.kind == "decode":
             return self._decode(work)
+        if work.kind == "rows":
+            return self._rows(work)
         self.go_to(0)
         began, before = time.perf_counter(), self._clock.seconds
         self._prefill(work.tokens)
@@ -78,6 +84,15 @@ class Rig:
         began, before = time.perf_counter(), self._clock.seconds
         for _ in range(work.tokens):
             token = self._token(token)
+        return Taken(time.perf_counter() - began, self._clock.seconds - before)
+
+    def _rows(self, work: Work) -> Taken:
+        """As verification and batches do: steps of a few rows, the logits of all of them wanted."""
+        self.go_to(0)
+        self._run(self._ids(work.rows), All())
+        began, before = time.perf_counter(), self._clock.seconds
+        for _ in range(work.tokens // work.rows):
+            self._run(self._ids(work.rows), All())
         return Taken(time.perf_counter() - began, self._clock.seconds - before)
 
     def go_to(self, depth: int) -> None:
@@ -100,7 +115,7 @@ class Rig:
     def _token(self, token: int) -> int:
         return int(self._run([token], Argmax()))
 
-    def _run(self, tokens: Sequence[int], want: Last | Argmax) -> Result:
+    def _run(self, tokens: Sequence[int], want: Last | All | Argmax) -> Result:
         return run_step(
             self.model, tokens, self.cache, self.context, self._slot, PlanMode.CAPTURED, want=want
         )
