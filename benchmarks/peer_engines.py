@@ -31,6 +31,9 @@ class Setup:
 class Engine(Protocol):
     name: str
 
+    def can(self, work: Work) -> bool:
+        """Whether this engine is measured at it."""
+
     def time(self, work: Work) -> float:
         """Seconds that the work takes, its depth already there."""
 
@@ -53,6 +56,9 @@ class Ours:
         self.rig = Rig(self.llm)
         self.device = self.llm.inference.devices.device(self.llm.inference.location)
 
+    def can(self, work: Work) -> bool:
+        return True
+
     def time(self, work: Work) -> float:
         return self.rig.time(work).seconds
 
@@ -68,23 +74,26 @@ class Ours:
         """Its memory goes with it."""
 
 
-class LlamaWorker:
-    """llama.cpp through llama-cpp-python, in a process of its own."""
+class Worker:
+    """A script of this folder in a process of its own, with another Python; both speak JSON lines."""
 
-    def __init__(self, python: str, setup: Setup, flash: bool) -> None:
-        self.name = f"llama.cpp, flash attention {'on' if flash else 'off'}"
+    name: str
+
+    def __init__(self, python: str, script: str, **setup: Any) -> None:
         self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name("llama_worker.py"))],
+            [python, str(Path(__file__).with_name(script))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         try:
-            self._ask(path=str(setup.model), threads=setup.threads, context=setup.context, flash=flash,
-                      kv=setup.kv, sequences=setup.sequences)  # fmt: skip
+            self._ask(**setup)
         except BaseException:
             self.close()
             raise
+
+    def can(self, work: Work) -> bool:
+        return True
 
     def _ask(self, **asked: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -118,6 +127,35 @@ class LlamaWorker:
         self._process.wait()
 
 
+class LlamaWorker(Worker):
+    """llama.cpp through llama-cpp-python."""
+
+    def __init__(self, python: str, setup: Setup, flash: bool) -> None:
+        self.name = f"llama.cpp, flash attention {'on' if flash else 'off'}"
+        super().__init__(
+            python,
+            "llama_worker.py",
+            path=str(setup.model),
+            threads=setup.threads,
+            context=setup.context,
+            flash=flash,
+            kv=setup.kv,
+            sequences=setup.sequences,
+        )
+
+
+class OpenVinoWorker(Worker):
+    """OpenVINO GenAI reading the same file. Its KV cache has the type that it chooses."""
+
+    name = "OpenVINO GenAI"
+
+    def __init__(self, python: str, setup: Setup) -> None:
+        super().__init__(python, "openvino_worker.py", path=str(setup.model), threads=setup.threads)
+
+    def can(self, work: Work) -> bool:
+        return work.kind == "prefill" or (work.kind == "decode" and work.depth == 0)
+
+
 class LlamaBench:
     """llama.cpp's own benchmark, started anew for every measurement, so that between two it isn't there."""
 
@@ -128,6 +166,9 @@ class LlamaBench:
             binary, "-m", str(setup.model), "-t", str(setup.threads), "-r", "1", "-o", "json", *kv,
         ]  # fmt: skip
         self._about: dict[str, str] = {}
+
+    def can(self, work: Work) -> bool:
+        return work.kind != "rows"
 
     def time(self, work: Work) -> float:
         prompt, new = (0, work.tokens) if work.kind == "decode" else (work.tokens, 0)

@@ -1,13 +1,16 @@
 """ostinato beside llama.cpp: the same files, threads and KV type, turn by turn.
 
     python benchmarks/peers.py MODEL.gguf ... --llama-python PYTHON | --llama-bench BINARY
-        [--row decode-0 --row prefill-512 ...] [--rounds 7] [--tokens 128] [--threads N] [--kv f16] [--json F]
+        [--openvino-python PYTHON] [--row decode-0 --row prefill-512 ...] [--rounds 7] [--tokens 128]
+        [--threads N] [--kv f16] [--json F]
 
-PYTHON is one with llama-cpp-python, built natively on this machine; BINARY is llama.cpp's llama-bench. A row
-`decode-D` decodes --tokens tokens after D others, a row `prefill-N` reads a prompt of N. Each round measures
-every engine once, in turns, and reads memory as fast as it goes: B is the best of these reads in the whole
-run. llama.cpp's figure is the better of flash attention on and off, by the median of its rounds. While one
-engine is measured, the others' CPU time is watched: the table says how much they used.
+PYTHON is one with llama-cpp-python, built natively on this machine, or with openvino-genai; BINARY is
+llama.cpp's llama-bench. A row `decode-D` decodes --tokens tokens after D others, a row `prefill-N` reads a
+prompt of N, a row `rows-N` decodes --tokens tokens in steps of N with the logits of each: N sequences for
+llama.cpp, N rows of one for ostinato. Each round measures every engine once, in turns, and reads memory as
+fast as it goes: B is the best of these reads in the whole run. The peer's figure is the best of llama.cpp's
+with flash attention on and off and OpenVINO's (which has `decode-0` and prompts alone), by the median of its
+rounds. While one engine is measured, the others' CPU time is watched: the table says how much they used.
 
 A row is reached when the median of its rounds' ratios is at least --decode-ratio or --prefill-ratio, or, when
 decoding, where the share (bytes of weights and KV that a token reads, times tokens per second, by B) is at
@@ -25,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peer_engines import Engine, LlamaBench, LlamaWorker, Ours, Setup
+from peer_engines import Engine, LlamaBench, LlamaWorker, OpenVinoWorker, Ours, Setup
 
 from ostinato.device.measures import Bandwidth, ReadsMemory
 from ostinato.engine.rates import Work
@@ -50,7 +53,7 @@ class Row:
 
     @property
     def peer(self) -> str:
-        """The better of llama.cpp's ways."""
+        """The fastest of the others."""
         peers = [name for name in self.rates if name != Ours.name]
         return max(peers, key=lambda name: statistics.median(self.rates[name]))
 
@@ -63,8 +66,8 @@ class Row:
         return statistics.median(self.rates[name])
 
     def share(self, name: str, best: float) -> float | None:
-        """Of the read bandwidth; None for a prompt, which reads the weights once for many tokens."""
-        if self.work.kind == "prefill":
+        """Of the read bandwidth; None for what reads the weights once for many tokens."""
+        if self.work.kind != "decode":
             return None
         return self.bytes_per_token[name] * self.median(name) / best
 
@@ -111,14 +114,15 @@ class Run:
             self.yardstick = ours.device.read_bandwidth()
         stored = weight_bytes(model)
         for work in works:
-            weights = {e.name: ours.rig.weight_bytes() if e is ours else stored for e in engines}
+            able = [engine for engine in engines if engine.can(work)]
+            weights = {e.name: ours.rig.weight_bytes() if e is ours else stored for e in able}
             kv = ours.rig.kv_bytes(work) if work.kind == "decode" else 0.0
-            row = Row(model.name, work, {e.name: [] for e in engines},
+            row = Row(model.name, work, {e.name: [] for e in able},
                       {name: count + kv for name, count in weights.items()})  # fmt: skip
             self.rows.append(row)
             for turn in range(self.rounds + 1):  # the first one fills caches and is not counted
-                at = turn % len(engines)
-                for engine in (*engines[at:], *engines[:at]):
+                at = turn % len(able)
+                for engine in (*able[at:], *able[:at]):
                     seconds, idle = alone(engine, engines, work)
                     if turn:
                         row.rates[engine.name].append(work.tokens / seconds)
@@ -162,7 +166,7 @@ def told(run: Run, rule: Rule) -> Iterator[str]:
     yield (f"{'model':<20} {'row':<20} {'ours':>8} {'peer':>8} {'flash':>5} {'ratio':>6} {'rounds':>13} "
            f"{'share':>6} {'peer':>6} {'idle':>5}  reached")  # fmt: skip
     for row in run.rows:
-        ratios, flash = row.ratios, row.peer.rpartition(" ")[2]
+        ratios, flash = row.ratios, row.peer.rpartition(" ")[2][-5:]
         shares = [row.share(name, best) for name in (Ours.name, row.peer)]
         yield (f"{row.model[:20]:<20} {row.work.name:<20} {row.median(Ours.name):8.1f} "
                f"{row.median(row.peer):8.1f} {flash:>5} {statistics.median(ratios):6.3f} "
@@ -206,10 +210,12 @@ def as_dict(run: Run, rule: Rule) -> dict[str, Any]:
 
 
 def work_of(row: str, tokens: int) -> Work:
-    """`decode-D` or `prefill-N`."""
+    """`decode-D`, `prefill-N` or `rows-N`."""
     kind, _, number = row.partition("-")
-    if kind not in ("decode", "prefill") or not number.isdigit():
-        raise argparse.ArgumentTypeError(f"{row!r} is neither decode-D nor prefill-N")
+    if kind not in ("decode", "prefill", "rows") or not number.isdigit():
+        raise argparse.ArgumentTypeError(f"{row!r} is neither decode-D nor prefill-N nor rows-N")
+    if kind == "rows":
+        return Work("rows", tokens // int(number) * int(number), rows=int(number))
     return Work("decode", tokens, int(number)) if kind == "decode" else Work("prefill", int(number))
 
 
@@ -221,6 +227,7 @@ def main() -> None:
     peer = parser.add_mutually_exclusive_group(required=True)
     peer.add_argument("--llama-python", metavar="PYTHON")
     peer.add_argument("--llama-bench", metavar="BINARY")
+    parser.add_argument("--openvino-python", metavar="PYTHON")
     parser.add_argument("--row", action="append", metavar="ROW", help=f"by default {', '.join(ROWS)}")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=128, help="decoded in one round")
@@ -238,9 +245,12 @@ def main() -> None:
     # The deepest first: what is filled once serves all rounds of a row, and less is only cut off.
     works.sort(key=lambda work: -work.depth)
     context = -(-max(work.positions for work in works) // 256) * 256
+    sequences = max(work.rows for work in works)
+    if sequences > 1 and (options.llama_bench or any(work.kind != "rows" for work in works)):
+        parser.error("rows-N are measured by themselves, with --llama-python")
     run, rule = Run(options.rounds), Rule(options.decode_ratio, options.prefill_ratio, options.share)
     for model in options.models:
-        setup = Setup(model, options.threads, context, options.kv)
+        setup = Setup(model, options.threads, context, options.kv, sequences)
         ours = Ours(setup)
         engines: list[Engine] = [ours]
         try:
@@ -249,6 +259,8 @@ def main() -> None:
                     engines.append(LlamaWorker(options.llama_python, setup, flash))
                 else:
                     engines.append(LlamaBench(options.llama_bench, setup, flash))
+            if options.openvino_python:
+                engines.append(OpenVinoWorker(options.openvino_python, setup))
             run.measure(ours, engines, works, model)
         finally:
             for engine in engines:
