@@ -13,7 +13,7 @@ from ostinato.devices.cpu.emit.builder import Function, Module, Value
 from ostinato.devices.cpu.emit.types import F32, I32, I64, VOID
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.kernel import Kernel
-from ostinato.devices.cpu.runner import BARRIER
+from ostinato.devices.cpu.runner import BARRIER, SHARED
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,28 @@ class Busy(Kernel):
                 f.raw(f"store volatile i64 {j.name}, ptr {f.at(args['cell'], i * 128).name}, align 8")
 
 
+@dataclass(frozen=True)
+class Gathering(Kernel):
+    """Counts its items in `done`, i32; but item 0 first waits, up to a second or so, until `want_n` are."""
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        return ("done", "want_n", "waited")
+
+    def body(self, f: Function, args: dict[str, Value]) -> None:
+        want = args["want_n"].cast("trunc", I32)
+        for i, _ in f.range(f["low"], f["high"]):
+            for _ in f.when(i.eq(0)):
+                for s in f.until(
+                    lambda s: f.atomic_load(args["done"]).ge(want) | s.turns.ge(1 << 28), turns=f.index(0)
+                ):
+                    s.turns = s.turns + 1
+                f.store(s.turns, args["waited"])
+            f.atomic_add(args["done"], 0, 1)
+
+
 SCRATCH = 100_000
-KERNELS: tuple[Kernel, ...] = (Neighbours(), Mark(), Wherever(SCRATCH), Divide(), Busy())
+KERNELS: tuple[Kernel, ...] = (Neighbours(), Mark(), Wherever(SCRATCH), Divide(), Busy(), Gathering())
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,7 @@ class Step:
     cell: np.ndarray | None = None
     divisor: int = 1
     barrier: bool = False
+    shared: bool = False
 
 
 class Job:
@@ -123,7 +144,7 @@ class Job:
                     step.items,
                     0 if step.cell is None else step.cell.ctypes.data,
                     step.divisor,
-                    BARRIER * step.barrier,
+                    BARRIER * step.barrier | SHARED * step.shared,
                     -1,
                     -1,
                 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from tapes import SCRATCH, Divide, Job, Mark, Step, Wherever, float_mode, prefix_sums
+from tapes import SCRATCH, Divide, Gathering, Job, Mark, Step, Wherever, float_mode, prefix_sums
 
 from devices.cpu.running import HOST_ISAS
 from ostinato.devices.cpu import control as at
@@ -100,6 +100,29 @@ def test_every_item_is_done_once_by_the_thread_that_it_belongs_to(make: Make, th
             low, high = items * thread // threads, items * (thread + 1) // threads
             assert (who[low:high] == thread).all()
         assert (who[items:] == -1).all()
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_every_item_of_a_shared_step_is_done_once(make: Make, threads: int) -> None:
+    pool = make(threads)
+    for items in (*range(34), 100, 1000):
+        seen, who = np.zeros(1000, np.int64), np.full(1000, -1, np.int64)
+        job = Job(ISA, [Step(Mark(), (seen, who), items, shared=True)])
+        for turn in range(1, 4):
+            pool.run(job.address)
+            assert np.array_equal(seen, turn * (np.arange(1000) < items))
+        assert (who[:items] >= 0).all()
+        assert (who[:items] < threads).all()
+        assert (who[items:] == -1).all()
+
+
+def test_a_thread_that_is_held_up_leaves_a_shared_step_to_the_others(make: Make) -> None:
+    """Item 0 is done when all others are, but those of its own piece."""
+    pool = make(2)
+    done, waited = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    pool.run(Job(ISA, [Step(Gathering(), (done, 64 - 64 // 16, waited), 64, shared=True)]).address)
+    assert done[0] == 64
+    assert waited[0] < 1 << 28, "nobody took the other pieces"
 
 
 @pytest.mark.parametrize("threads", [1, 3])

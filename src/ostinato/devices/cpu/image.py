@@ -19,7 +19,7 @@ from ostinato.ir.symbols import SymEnv, SymId
 
 Cells = npt.NDArray[np.int64]
 STEP_CELLS = 8
-BARRIER = 1
+BARRIER, SHARED = 1, 2
 PROFILE = 2
 """The cell of a job record with the address of a profile buffer, see `runner`."""
 
@@ -71,8 +71,9 @@ class Image:
         for i, (step, address) in enumerate(zip(tape.steps, addresses, strict=True)):
             head = i * STEP_CELLS
             items = step.items
+            flags = BARRIER * step.barrier | SHARED * step.kernel.shared
             template[head : head + STEP_CELLS] = (
-                address, 0, items.base, 0, items.divisor, BARRIER * step.barrier, 0, 0,
+                address, 0, items.base, 0, items.divisor, flags, 0, 0,
             )  # fmt: skip
             fixups["own"].append((head + 1, 8 * at))
             if items.cell is not None:

@@ -3,13 +3,15 @@
 A step is 8 int64 cells:
 
     0  address of the kernel               4  divisor of the multiplier, at least 1
-    1  address of its argument cells       5  flags; bit 0: barrier before this step
-    2  base item count                     6  reserved
+    1  address of its argument cells       5  flags; bit 0: barrier before this step, bit 1: shared
+    2  base item count                     6  how many pieces of a shared step are taken, i32
     3  address of an i64 multiplier, or 0  7  reserved
 
 It has base · ceil(multiplier / divisor) items, or base where there is no multiplier, which is read after the
 barrier. Thread t of n does the items items·t/n … items·(t+1)/n - 1 in one call `kernel(args, low, high,
-scratch, t)`, or none where that is empty. A job is int64 cells: address of the steps, their number, and the
+scratch, t)`, or none where that is empty. A shared step is cut into about 8 pieces for each thread, and
+whoever is free takes the next: it ends at the same time everywhere, also where one thread is slower or is
+kept from running for a while. A job is int64 cells: address of the steps, their number, and the
 address of a profile buffer or 0. A profile is u64 `[threads][steps][2]`: the cycle counter before and after
 each thread's part of each step (on x86 the time-stamp counter, on aarch64 the virtual timer's, elsewhere
 LLVM's steady counter).
@@ -20,6 +22,8 @@ write no non-temporal stores, which x86 leaves out of that order.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ostinato.devices.cpu import control as at
 from ostinato.devices.cpu import sync
 from ostinato.devices.cpu.emit.builder import Function, Module, Value
@@ -28,8 +32,10 @@ from ostinato.devices.cpu.isa import Isa
 
 STEP_BYTES = 64
 JOB_CELLS = 3
-BARRIER = 1
-"""The flag of a step that waits for all steps before it."""
+BARRIER, SHARED = 1, 2
+"""The flags of a step: it waits for all steps before it; its items are taken piece by piece."""
+_TAKEN = 48
+_PIECES = 8
 SLEEP, STOPPED = 1, 0
 """What `pool_serve` returns: sleep until the generation changes and call again, or leave."""
 
@@ -52,6 +58,19 @@ def emit(isa: Isa) -> str:
     return module.text()
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A thread's calls of a step's kernel."""
+
+    kernel: Value
+    args: Value
+    scratch: Value
+    thread: Value
+
+    def of(self, f: Function, low: Value, high: Value) -> None:
+        f.call_at(self.kernel, VOID, self.args, low, high, self.scratch, self.thread)
+
+
 def _work(module: Module) -> None:
     """One thread's part of a job, from its first step to the barrier after its last."""
     f = module.function("pool_work", "ptr control, i64 thread", exported=False)
@@ -70,14 +89,18 @@ def _work(module: Module) -> None:
     for i, _ in f.range(0, count):
         step = f.at(steps, i * STEP_BYTES)
         kernel, args = f.load(PTR, step, 0), f.load(PTR, step, 8)
-        for _ in f.when((f.load(I64, step, 40) & BARRIER).ne(0)):
+        flags = f.load(I64, step, 40)
+        for _ in f.when((flags & BARRIER).ne(0)):
             f.call("barrier", VOID, control, thread)
         items = f.load(I64, step, 16) * _multiplier(f, step)
-        low, high = items * thread // n, items * (thread + 1) // n
         for _ in f.when(profiled):
             _stamp(f, f.at(stamps, i * 16), 0)
-        for _ in f.when(low.lt(high)):
-            f.call_at(kernel, VOID, args, low, high, scratch, thread)
+        call = _Call(kernel, args, scratch, thread)
+        shared = (flags & SHARED).ne(0)
+        for _ in f.when(shared.eq(0)):
+            _do_share(f, call, items, n)
+        for _ in f.when(shared):
+            _do_pieces(f, call, items, n, step)
         for _ in f.when(profiled):
             _stamp(f, f.at(stamps, i * 16), 8)
     # From here on the job is the caller's again: nothing of it may be read.
@@ -87,6 +110,26 @@ def _work(module: Module) -> None:
     elif module.isa.arch == "aarch64":
         f.call("llvm.aarch64.set.fpcr", VOID, f.load(I32, mine, at.CALLERS_MODE).cast("zext", I64))
     f.ret()
+
+
+def _do_share(f: Function, call: _Call, items: Value, n: Value) -> None:
+    """The thread's share of all items."""
+    low, high = items * call.thread // n, items * (call.thread + 1) // n
+    for _ in f.when(low.lt(high)):
+        call.of(f, low, high)
+
+
+def _do_pieces(f: Function, call: _Call, items: Value, n: Value, step: Value) -> None:
+    """Pieces as long as there are any."""
+    size = (items // (n * _PIECES)).max(1)
+
+    def take() -> Value:
+        """The first item of a piece that is the thread's now."""
+        return f.atomic_add(step, _TAKEN, 1).cast("zext", I64) * size
+
+    for s in f.until(lambda s: s.low.ge(items), low=take()):
+        call.of(f, s.low, (s.low + size).min(items))
+        s.low = take()
 
 
 def _default_mode(f: Function, mine: Value) -> None:
@@ -135,6 +178,9 @@ def _publish(module: Module) -> None:
 
 def _run(module: Module) -> None:
     f = module.function("pool_run", "ptr control, ptr job", I32)
+    steps, count = f.load(PTR, f["job"]), f.load(I64, f["job"], 8)
+    for i, _ in f.range(0, count):
+        f.store(f.const(I32, 0), f.at(steps, i * STEP_BYTES), _TAKEN)
     f.call("pool_publish", VOID, f["control"], f["job"])
     f.call("pool_work", VOID, f["control"], f.const(I64, 0))
     f.ret(f.const(I32, 0))

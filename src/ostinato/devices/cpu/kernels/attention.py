@@ -225,6 +225,10 @@ class AttendMany(Attend):
         return 1 if self.masked else max(1, min(4, 6 // self.group))
 
     @property
+    def shared(self) -> bool:
+        return True
+
+    @property
     def params(self) -> tuple[str, ...]:
         tables = ("q_cos", "q_sin") if self.q_rope else ()
         mask = ("mask",) if self.masked else ()

@@ -42,6 +42,12 @@ class Kernel(ABC):
         """Bytes of thread-private memory that a call needs."""
         return 0
 
+    @property
+    def shared(self) -> bool:
+        """Whether threads take items as they come, some at a time, and not an even share each: for kernels
+        whose steps take long. A thread then makes several calls."""
+        return False
+
     def emit(self, module: Module) -> None:
         """Write the function into `module`, once."""
         if self.symbol not in module:

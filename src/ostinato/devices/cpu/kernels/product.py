@@ -79,6 +79,10 @@ class Product(Kernel):
         return row_bytes(self.prepare) if self.prepare is not None else 0
 
     @property
+    def shared(self) -> bool:
+        return self.many
+
+    @property
     def _groups(self) -> int:
         """Groups of the weight that an item takes."""
         return 2 if self.gated else 1
