@@ -52,9 +52,9 @@ def test_json(cli: Cli, device: str) -> None:
     assert (report["device"], report["threads"], report["rounds"]) == (f"{device}:0", 2, 2)
     assert report["context"] == 13, "as much as the deepest work needs"
     assert [rate["work"] for rate in report["rates"]] == [
-        {"kind": "decode", "tokens": 3, "depth": 0, "name": "decode 3 at 0"},
-        {"kind": "decode", "tokens": 3, "depth": 9, "name": "decode 3 at 9"},
-        {"kind": "prefill", "tokens": 8, "depth": 0, "name": "prefill 8"},
+        {"kind": "decode", "tokens": 3, "depth": 0, "rows": 1, "name": "decode 3 at 0"},
+        {"kind": "decode", "tokens": 3, "depth": 9, "rows": 1, "name": "decode 3 at 9"},
+        {"kind": "prefill", "tokens": 8, "depth": 0, "rows": 1, "name": "prefill 8"},
     ]
     for rate in report["rates"]:
         spread = rate["tokens_per_second"]
