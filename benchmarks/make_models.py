@@ -6,7 +6,8 @@ F16, BF16 and Q8_0 are written by this project's converter, Q4_0 by llama.cpp's 
 (with --llama-python, a Python that has llama-cpp-python). `random-0.5b` and `random-1.5b` are Llama models of
 random Q4_0 weights with the default model's tokenizer: what they say is nonsense, what they cost is not.
 `small-f16` is a small one of normal weights, whose rows super-blocks of 256 divide as they don't the default
-model's; `small-q4_k_m` and so on are what llama.cpp's quantiser makes of it.
+model's; `small-q4_k_m` and so on are what llama.cpp's quantiser makes of it. With --only it makes the same
+of the default model: `--only q4_1 q5_0 …`.
 """
 
 from __future__ import annotations
@@ -55,11 +56,13 @@ class Size:
 
 RANDOM = {"random-0.5b": Size(24, 1280, 3456, 5), "random-1.5b": Size(30, 2048, 5632, 8)}
 SMALL = Size(4, 512, 1536, 4)
-QUANTIZED = {
-    f"small-{name.lower()}": name
-    for name in ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS")
-} | {"small-mxfp4": "MXFP4_MOE"}
-"""Made of the small model, by llama.cpp's names; of MXFP4 are all of its matrices, not those of experts."""
+NAMES = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS")
+MXFP4 = "MXFP4_MOE"
+"""Of which all matrices are made here, not those of experts alone."""
+QUANTIZED = {f"small-{name.lower()}": name for name in NAMES} | {"small-mxfp4": MXFP4}
+"""Made of the small model, by llama.cpp's names."""
+OF_THE_DEFAULT = {name.lower(): name for name in ("Q4_0", "Q4_1", *NAMES)} | {"mxfp4": MXFP4}
+"""Made of the default one; but for Q4_0 when they are asked for."""
 
 
 def random_model(path: Path, size: Size, default: Path, encoding: enc.Encoding) -> None:
@@ -117,15 +120,16 @@ def _normal(name: str, shape: tuple[int, ...], seed: int) -> TensorSource:
 
 def main() -> None:
     made = [*CONVERTED, "q4_0", *RANDOM, "small-f16", *QUANTIZED]
+    names = [*made, *(name for name in OF_THE_DEFAULT if name not in made)]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--llama-python", help="a Python with llama-cpp-python")
-    parser.add_argument("--only", nargs="+", choices=made, help="of all that can be made")
+    parser.add_argument("--only", nargs="+", choices=names, help="of all that can be made")
     options = parser.parse_args()
     wanted = options.only or made
-    quantized = [name for name in ("q4_0", *QUANTIZED) if name in wanted]
+    quantized = [name for name in (*OF_THE_DEFAULT, *QUANTIZED) if name in wanted]
     if quantized and not options.llama_python:
         parser.error(f"{', '.join(quantized)} need --llama-python; leave them out with --only")
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -134,8 +138,9 @@ def main() -> None:
     def path(name: str) -> Path:
         return Path(options.folder / f"{name}.gguf")
 
+    from_default = set(quantized) & set(OF_THE_DEFAULT)
     for name in CONVERTED:
-        if name in wanted or (name == "f16" and "q4_0" in wanted and not path(name).exists()):
+        if name in wanted or (name == "f16" and from_default and not path(name).exists()):
             convert(default, path(name), ENCODINGS[name])
     for name, size in RANDOM.items():
         if name in wanted:
@@ -143,12 +148,12 @@ def main() -> None:
     if "small-f16" in wanted or (set(quantized) & set(QUANTIZED) and not path("small-f16").exists()):
         random_model(path("small-f16"), SMALL, default, enc.F16)
     for name in quantized:
-        source = path("f16" if name == "q4_0" else "small-f16")
-        kind = QUANTIZED.get(name, "Q4_0")
+        source = path("f16" if name in OF_THE_DEFAULT else "small-f16")
+        kind = (OF_THE_DEFAULT | QUANTIZED)[name]
         command = [options.llama_python, "-c", _QUANTIZE, str(source), str(path(name)), kind]
-        command += ["pure"] if kind == "MXFP4_MOE" else []
+        command += ["pure"] if kind == MXFP4 else []
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    for name in made:
+    for name in names:
         if path(name).exists():
             print(f"{path(name)}  {path(name).stat().st_size / 1e6:.0f} MB")
 
