@@ -25,8 +25,9 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
-def pytest_collection_finish() -> None:
-    """What is there before the first test stays to the end, so no collection of garbage need walk it: ten
+@pytest.fixture(scope="module", autouse=True)
+def _kept() -> None:
+    """What is there before a file's tests stays, and collections of garbage in them need not walk it: ten
     thousand collected tests are 0.1 s of every `gc.collect()`, and `ostinato bench` calls it often."""
     gc.collect()
     gc.freeze()

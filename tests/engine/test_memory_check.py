@@ -39,6 +39,7 @@ from ostinato.runtime.registry import Registry
 from ostinato.runtime.weights import WeightSet
 from ostinato.text import Tokenizer
 from sabotage import goes_red, nothing
+from settled import settled
 
 
 def free(monkeypatch: pytest.MonkeyPatch, count: int | None) -> None:
@@ -124,6 +125,7 @@ def peak(model: Model, context: InferenceContext, capacity: int, dtype: enc.Enco
     generate(1)  # weights are packed, templates made
     cache.truncate_to(0)
     cache.advance(capacity - last)  # as if the steps before had run
+    settled()
     tracemalloc.start()
     try:
         generate(last)

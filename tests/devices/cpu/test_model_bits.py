@@ -39,12 +39,13 @@ MODELS = ("tiny-llama-grouped", "tiny-llama-bias", "tiny-llama-window", "tiny-ll
 WEIGHTS = (enc.F32, enc.F16, enc.Q8_0, enc.Q4_0, enc.Q4_1)
 KV = (enc.F16, enc.F32, enc.Q8_0)
 CASES = [
-    (name, weights, dtype)
-    for i, name in enumerate(MODELS)
-    for j, weights in enumerate(WEIGHTS)
-    for k, dtype in enumerate(KV)
-    if name == MODELS[0] or (i + j) % 3 == k  # every two of the three meet
-]
+    pytest.param(
+        name, weights, dtype, id=f"{name}-{weights}-{dtype}",
+        marks=[] if (i + j) % 3 == k else [pytest.mark.slow],  # by default every two of the three meet
+    )
+    for i, name in enumerate(MODELS) for j, weights in enumerate(WEIGHTS) for k, dtype in enumerate(KV)
+    if name == MODELS[0] or (i + j) % 3 == k
+]  # fmt: skip
 
 
 @cache
@@ -121,7 +122,7 @@ def test_the_prompt_is_long_enough_and_its_pieces_are_uneven() -> None:
     assert max(np.diff(edges)) > 64
 
 
-@pytest.mark.parametrize(("name", "weights", "dtype"), CASES, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(("name", "weights", "dtype"), CASES)
 def test_every_way_gives_the_same_bits(name: str, weights: Encoding, dtype: enc.Encoding) -> None:
     model = model_of(name, weights)
     matrices = {tensor.encoding for tensor in model.weights.values() if len(tensor.shape) == 2}

@@ -181,6 +181,7 @@ def test_scratch_memory_is_each_threads_own(make: Make) -> None:
 
 
 FLUSHING = 0x9FC0  # MXCSR: denormals are zero, results are flushed to zero
+INEXACT = 0x20  # MXCSR's flag of a rounded result, which any float of Python's own raises meanwhile
 
 
 def check_float_mode() -> None:
@@ -192,8 +193,9 @@ def check_float_mode() -> None:
         set_(FLUSHING)
         pool = ThreadPool(2, ISA)  # its worker starts in this mode too
         pool.run(job.address)
-        # Exceptions that kernels raise stay out of the caller's sight too.
-        assert get() == FLUSHING
+        # Exceptions that kernels raise stay out of the caller's sight too: this one's are a denormal operand,
+        # an underflow, an inexact result.
+        assert get() & ~INEXACT == FLUSHING
     finally:
         set_(before)
         pool.close()
