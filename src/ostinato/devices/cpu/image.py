@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ostinato.devices.cpu.runner import BARRIER, SHARED
 from ostinato.devices.cpu.tape import Arena, Cell, Counters, ErrorRecord, Place, Slot, Tape
 from ostinato.ir.shape import NodeId
 from ostinato.ir.symbols import SymEnv, SymId
 
 Cells = npt.NDArray[np.int64]
 STEP_CELLS = 8
-BARRIER, SHARED = 1, 2
 PROFILE = 2
 """The cell of a job record with the address of a profile buffer, see `runner`."""
 

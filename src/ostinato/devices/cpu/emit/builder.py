@@ -353,10 +353,10 @@ class Function:
         self.raw(f"br label %{after}")
         self.begin(after)
 
-    def further(
+    def seldom(
         self, condition: Value, values: Sequence[Value], change: Callable[[list[Value]], list[Value]]
     ) -> list[Value]:
-        """`change(values)` where the i1 `condition` holds, which it seldom does, else the values."""
+        """`change(values)` where the i1 `condition` holds, else the values; its code is out of the way."""
         before, body, after = self._block, self.label(), self.label()
         condition = self.intrinsic("expect", condition, self.const(I1, 0))
         self.raw(f"br i1 {condition.name}, label %{body}, label %{after}")

@@ -1,12 +1,13 @@
 """Rows as products take them: normalised if asked, and float32 or quantised.
 
 A float row is float32 [k]. A quantised row is int8 q [K], K being k rounded up to 64 with zeros, and then for
-each 32 elements a record of 16 bytes: float32 d, float32 d·sum(q), int32 -8·sum(q), int32 further. An element
+each 32 elements a record of 16 bytes: float32 d, float32 d·sum(q), int32 -8·sum(q), int32 rest. An element
 stands for d·q; the sums are what products with offset weights start from. With `RowSpec.sums` there follow
 the sums of each 16 elements, int16, for weights that have a scale for each 16.
 
-`further` is 0, or for a block that is rounded further how far from the row's start its rest is: int8 [32],
-a record like the others, two sums of 16. A product adds what the block gives, and then what the rest gives.
+`rest` is 0, or for a block that is rounded further where what is left of it lies, in bytes from the row's
+start: int8 [32], a record like the others, two sums of 16. A product adds what the block gives, and then
+what its rest gives.
 """
 
 from __future__ import annotations
@@ -30,17 +31,14 @@ from ostinato.devices.cpu.kernels.quantize import (
 from ostinato.ir.ops.quantize import FURTHER
 
 UNIT = 64
+"""Elements that a quantised row is filled up to."""
+SUM = 16
+"""Elements of one of the sums that weights with a scale for each 16 need."""
+REST_BYTES, REST_RECORD, REST_SUMS = 64, 32, 48
+"""Of the rest of a block: its size, and where in it its record and its sums are."""
+REST_AT = 12
+"""Where in a record the place of the block's rest is."""
 _CHUNK = 4 * BLOCK
-_SUM = 16
-"""Elements of one of the further sums."""
-
-
-REST_BYTES = 64
-"""Of the rest of a block that is rounded further."""
-REST_RECORD = 32
-REST_SUMS = 48
-FURTHER_AT = 12
-"""Where in a record `further` is."""
 
 _Values = Callable[[Value, int, int], list[Value]]
 
@@ -70,7 +68,7 @@ def row_bytes(spec: RowSpec) -> int:
     """Bytes of one prepared row."""
     if not spec.quantize:
         return 4 * spec.k
-    # A block that is rounded further has more than FURTHER times the mean: so many of them there can be.
+    # Those that are rounded further have FURTHER times the mean each: there can be no more of them.
     return _rests_at(spec) + int(_blocks(spec) / FURTHER) * REST_BYTES
 
 
@@ -83,7 +81,7 @@ def _sums_at(spec: RowSpec) -> int:
 
 
 def _rests_at(spec: RowSpec) -> int:
-    end = _sums_at(spec) + (padded(spec.k) // _SUM * 2 if spec.sums else 0)
+    end = _sums_at(spec) + (padded(spec.k) // SUM * 2 if spec.sums else 0)
     return -(-end // REST_BYTES) * REST_BYTES
 
 
@@ -151,7 +149,7 @@ def _write_quantized(f: Function, spec: RowSpec, values: _Values) -> None:
         blocks = quantize_blocks(f, values(chunk * (4 * _CHUNK), first, count // LANES))
         blocks.store(f.at(out, chunk * _CHUNK), f.at(records, chunk * (_CHUNK // BLOCK * META_BYTES)))
         if spec.sums:
-            blocks.store_sums(f.at(sums, chunk * (_CHUNK // _SUM * 2)))
+            blocks.store_sums(f.at(sums, chunk * (_CHUNK // SUM * 2)))
         s.squares = s.squares + blocks.d * blocks.d
 
     squares = _each_chunk(f, spec.k, padded(spec.k), store, squares=f.zero(F32V)).squares
@@ -172,10 +170,10 @@ def _write_quantized(f: Function, spec: RowSpec, values: _Values) -> None:
             blocks.store(place, f.at(place, REST_RECORD))
             if spec.sums:
                 blocks.store_sums(f.at(place, REST_SUMS))
-            f.store(at[0].cast("trunc", I32), record, FURTHER_AT)
+            f.store(at[0].cast("trunc", I32), record, REST_AT)
             return [at[0] + REST_BYTES]
 
-        return f.further((d * d).ge(limit), [rest], store_rest)[0]
+        return f.seldom((d * d).ge(limit), [rest], store_rest)[0]
 
     whole, start = spec.k // BLOCK, f.index(_rests_at(spec))
     for b, s in f.range(0, whole, 1, rest=start):

@@ -17,8 +17,10 @@ from ostinato.devices.cpu.emit.types import F32, F32V, I16, I32, Type
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.dot import dot_block, taken_off
 from ostinato.devices.cpu.kernels.halves import widen
+from ostinato.devices.cpu.kernels.quantize import BLOCK
+from ostinato.devices.cpu.kernels.rows import UNIT
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
-from ostinato.devices.cpu.weights.row_block import BLOCK, UNIT, Add, RowBlock, add_block, start_of
+from ostinato.devices.cpu.weights.row_block import Add, RowBlock, add_block, start_of
 
 _SPAN = 8
 """Units that packing finishes for all 16 rows before it goes on: what it writes stays in L1."""

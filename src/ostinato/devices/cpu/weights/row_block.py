@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import I32, I32V, I64
+from ostinato.devices.cpu.kernels.quantize import BLOCK, META_BYTES
+from ostinato.devices.cpu.kernels.rows import REST_AT, REST_RECORD, REST_SUMS, SUM, UNIT
 
-BLOCK, UNIT = 32, 64
-RECORD = 16
-"""Bytes of a record: f32 d, f32 d·sum(q), i32 -8·sum(q), i32 further."""
-_FURTHER = 12
-_REST_RECORD, _REST_SUMS = 32, 48
-"""Where in the rest of a block its record and its sums of 16 are."""
+_SUMS_BYTES = BLOCK // SUM * 2
+"""Of a block's sums."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +26,12 @@ class RowBlock:
     @classmethod
     def of(cls, f: Function, row: Value, k: int, unit: Value, b: int) -> RowBlock:
         """Block `b` of the two in a unit of a row of `k` elements, filled up to whole units."""
-        records, sums = k, k + k // BLOCK * RECORD
+        records, sums = k, k + k // BLOCK * META_BYTES
         return cls(
             row,
             f.at(f.at(row, unit * UNIT), b * BLOCK),
-            f.at(f.at(row, unit * (2 * RECORD)), records + b * RECORD),
-            f.at(f.at(row, unit * 8), sums + b * 4),
+            f.at(f.at(row, unit * (2 * META_BYTES)), records + b * META_BYTES),
+            f.at(f.at(row, unit * (2 * _SUMS_BYTES)), sums + b * _SUMS_BYTES),
         )
 
 
@@ -44,13 +42,13 @@ Add = Callable[[RowBlock, list[Value]], list[Value]]
 def add_block(f: Function, add: Add, block: RowBlock, sums: list[Value]) -> list[Value]:
     """The sums with a block's products, and with its rest's where it is rounded further."""
     sums = add(block, sums)
-    further = f.load(I32, block.record, _FURTHER)
+    place = f.load(I32, block.record, REST_AT)
 
     def add_rest(sums: list[Value]) -> list[Value]:
-        rest = f.at(block.row, further.cast("zext", I64))
-        return add(RowBlock(block.row, rest, f.at(rest, _REST_RECORD), f.at(rest, _REST_SUMS)), sums)
+        rest = f.at(block.row, place.cast("zext", I64))
+        return add(RowBlock(block.row, rest, f.at(rest, REST_RECORD), f.at(rest, REST_SUMS)), sums)
 
-    return f.further(further.ne(0), sums, add_rest)
+    return f.seldom(place.ne(0), sums, add_rest)
 
 
 def start_of(f: Function, record: Value, over: int) -> Value:

@@ -16,9 +16,11 @@ from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32V, I16, I32
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.halves import widen
+from ostinato.devices.cpu.kernels.quantize import BLOCK
+from ostinato.devices.cpu.kernels.rows import UNIT
 from ostinato.devices.cpu.weights.blocks import UnitLayout
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
-from ostinato.devices.cpu.weights.row_block import BLOCK, UNIT, Add, RowBlock, add_block
+from ostinato.devices.cpu.weights.row_block import Add, RowBlock, add_block
 
 SUPER = 256
 _HEAD = 4 * GROUP
