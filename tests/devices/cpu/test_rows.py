@@ -8,8 +8,10 @@ import pytest
 from devices.cpu.running import HOST_ISAS, Kernels, aligned, at_page_end
 from devices.cpu.weighing import quantised_parts
 from ostinato.devices.cpu.isa import Isa
+from ostinato.devices.cpu.kernels import quantize
 from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec, padded, row_bytes
 from ostinato.devices.reference.kernels import quantized
+from sabotage import goes_red
 
 SIZES = [1, 7, 16, 20, 33, 40, 64, 96, 128, 160, 200, 576, 2048]
 SPECS = [
@@ -174,6 +176,34 @@ def test_many_random_blocks(kernels: Kernels) -> None:
     x = x.astype(np.float32)
     assert 0.05 < (quantised_parts(x)[1][0] > 0).mean() < 0.5
     np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x, spec))
+
+
+def crowded(count: int, size: float, k: int = 576) -> np.ndarray:
+    """A row whose first `count` blocks are all of one size, and the others zeros."""
+    x = np.zeros(k, np.float32)
+    x[: 32 * count] = np.resize(np.array([1, -0.3, 0.01], np.float32), 32 * count) * size
+    return x
+
+
+def test_the_rests_of_a_row_are_never_more_than_it_has_room_for(kernels: Kernels) -> None:
+    """Two thirds of the blocks are the most that can be rounded further: then all others are zeros."""
+    spec = RowSpec(576, eps=1e-5, quantize=True)
+    x = np.stack([crowded(count, 3.0) for count in (11, 12, 13, 18)])
+    assert (quantised_parts(x)[1][0] > 0).sum((1, 2)).tolist() == [11, 12, 0, 0]
+    np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x, spec))
+
+
+def test_rows_so_small_that_their_squares_are_none_have_no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of their blocks would be at the limit then, more than a row has room for."""
+    spec = RowSpec(576, eps=1e-5, quantize=True)
+    # What a row writes past its end, the next one writes over: the last is an ordinary one.
+    x = np.stack([crowded(18, 1e-25), crowded(18, 1e-40), crowded(1, 1.0)])
+
+    def check() -> None:
+        kernels = Kernels(HOST_ISAS[0], [PrepareRows(spec, x_stride=spec.k + 3)])
+        np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x, spec))
+
+    goes_red(monkeypatch, quantize, "LEAST", 0.0, check)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
