@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from commandline import FIXTURES, TINY
+from commandline import FIXTURES, GREEDY, TINY
 
 from ostinato.cli import run as run_module
 from ostinato.cli.run import summary
@@ -19,7 +19,6 @@ from ostinato.engine.llm import LLM
 from ostinato.engine.receipt import Receipt
 from ostinato.generate.settings import Sampling
 
-GREEDY = ("-m", TINY, "--temperature", "0")
 Cli = Callable[..., Any]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import COMMAND, ENDLESS, TINY
+from commandline import COMMAND, ENDLESS, GREEDY, TINY
 
 Shell = Callable[..., Any]
 needs_dev_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -126,7 +126,7 @@ def test_a_listing_into_a_closed_pipe() -> None:
 
 
 @needs_dev_full
-@pytest.mark.parametrize("arguments", [["run", "-m", TINY, "hi"], ["models", "inspect", TINY]])
+@pytest.mark.parametrize("arguments", [["run", *GREEDY, "hi"], ["models", "inspect", TINY]])
 def test_a_full_disk_is_the_disks_fault(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         process = spawn(*arguments, stdout=full)
@@ -239,7 +239,7 @@ def test_no_prompt_on_a_terminal_is_wrong_usage() -> None:
 
 
 def test_a_prompt_on_a_terminal_does_not_wait_for_stdin() -> None:
-    code, out, shown = on_terminal("run", "-m", TINY, "hi")
+    code, out, shown = on_terminal("run", *GREEDY, "hi")
     assert code == 0
     assert out
     assert b"tok/s" in shown
@@ -303,7 +303,5 @@ def test_help_and_version_load_no_numpy() -> None:
 @pytest.mark.skipif(not (Path(sys.executable).parent / "ostinato").exists(), reason="not installed")
 def test_the_installed_command() -> None:
     command = Path(sys.executable).parent / "ostinato"
-    done = subprocess.run(
-        [command, "run", "-q", "-m", TINY, "hi"], input=b"", capture_output=True, check=True
-    )
+    done = subprocess.run([command, "run", "-q", *GREEDY, "hi"], input=b"", capture_output=True, check=True)
     assert done.stdout
