@@ -215,7 +215,10 @@ def work_of(row: str, tokens: int) -> Work:
     if kind not in ("decode", "prefill", "rows") or not number.isdigit():
         raise argparse.ArgumentTypeError(f"{row!r} is neither decode-D nor prefill-N nor rows-N")
     if kind == "rows":
-        return Work("rows", tokens // int(number) * int(number), rows=int(number))
+        rows = int(number)
+        if not 0 < rows <= tokens:
+            raise argparse.ArgumentTypeError(f"{row!r} with {tokens} tokens is no whole step")
+        return Work("rows", tokens // rows * rows, rows=rows)
     return Work("decode", tokens, int(number)) if kind == "decode" else Work("prefill", int(number))
 
 

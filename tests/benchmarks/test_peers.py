@@ -15,7 +15,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import make_models  # noqa: E402
 import peers  # noqa: E402
-from peer_engines import LlamaBench, LlamaWorker, Setup  # noqa: E402
+from peer_engines import LlamaBench, LlamaWorker, OpenVinoWorker, Setup  # noqa: E402
 
 from ostinato.devices.cpu.bandwidth import ReadBandwidth  # noqa: E402
 from ostinato.devices.cpu.device import CpuDevice  # noqa: E402
@@ -91,7 +91,8 @@ def test_whoever_exceeds_the_yardstick_no_row_is_reached_by_its_share() -> None:
 def test_rows_by_name() -> None:
     assert peers.work_of("decode-2048", 128) == Work("decode", 128, 2048)
     assert peers.work_of("prefill-512", 128) == Work("prefill", 512)
-    for name in ("decode", "decode-", "decode--1", "train-3", "prefill-x"):
+    assert peers.work_of("rows-24", 128) == Work("rows", 120, rows=24), "whole steps"
+    for name in ("decode", "decode-", "decode--1", "train-3", "prefill-x", "rows-0", "rows-129"):
         with pytest.raises(argparse.ArgumentTypeError):
             peers.work_of(name, 128)
 
@@ -123,6 +124,7 @@ def test_a_whole_run(
     monkeypatch.setattr(sys, "argv", [
         "peers.py", str(TINY), "--llama-python", python, "--row", "decode-4", "--row", "prefill-20",
         "--rounds", "2", "--tokens", "3", "--threads", "1", "--json", str(out),
+        "--openvino-python", python,
     ])  # fmt: skip
     peers.main()
     report: dict[str, Any] = json.loads(out.read_text())
@@ -130,6 +132,9 @@ def test_a_whole_run(
     assert decode["work"]["name"] == "decode 3 at 4"
     assert decode["tokens_per_second"][ON] == [6, 6]
     assert prefill["tokens_per_second"][OFF] == [5, 5]
+    assert [OpenVinoWorker.name in row["tokens_per_second"] for row in (decode, prefill)] == [False, True], (
+        "it decodes from an empty cache alone"
+    )
     assert len(decode["ratios"]) == 2
     assert decode["reached"] == prefill["reached"] == "by ratio"
     assert decode["shares"]["ostinato"] > decode["shares"][ON] > 0
@@ -160,3 +165,13 @@ def test_a_random_model_runs(tmp_path: Path) -> None:
     assert generation.receipt.tokens > 0 or generation.receipt.finish_reason == "stop"
     matrices = [weight for weight in llm.model.weights.values() if len(weight.shape) == 2]
     assert {weight.encoding for weight in matrices} == {enc.Q4_0}
+
+
+def test_steps_of_several_rows_are_measured_by_themselves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for others in (["--llama-python", "p", "--row", "decode-0"], ["--llama-bench", "b"]):
+        monkeypatch.setattr(sys, "argv", ["peers.py", str(TINY), "--row", "rows-4", *others])
+        with pytest.raises(SystemExit):
+            peers.main()
+        assert "rows-N are measured by themselves, with --llama-python" in capsys.readouterr().err
