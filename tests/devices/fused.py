@@ -12,6 +12,7 @@ from types import MappingProxyType
 from ostinato.device.traits import WritePath
 from ostinato.devices.reference.device import DENSE, LAYOUTS, ReferenceDevice
 from ostinato.ir import encoding as enc
+from ostinato.ir.ops.quantize import QuantizeRows
 from ostinato.plan.regions import PATTERNS
 
 EVERY_PATTERN = tuple(PATTERNS)
@@ -30,7 +31,9 @@ class FusedDevice(ReferenceDevice):
         quantize: Mapping[enc.Encoding, int] = MappingProxyType({}),
     ) -> None:
         super().__init__(ordinal, write_path)
-        rounding = {encoding: replace(DENSE, quantize=block) for encoding, block in quantize.items()}
+        rounding = {
+            encoding: replace(DENSE, rounding=QuantizeRows(block)) for encoding, block in quantize.items()
+        }
         self.traits = replace(
             self.traits,
             regions=frozenset(regions),

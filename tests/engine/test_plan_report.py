@@ -298,7 +298,7 @@ def test_each_pass_is_timed_by_the_pipeline_itself(
 ) -> None:
     times = plan_report(model, [FIRST, FIRST], 32, one).milliseconds
     passes = {
-        "prepare", "place", "make_resident", "insert_quantization", "join_products", "choose_layouts",
+        "prepare", "place", "make_resident", "insert_rounding", "join_products", "choose_layouts",
         "form_regions", "plan_memory", "schedule",
     }  # fmt: skip
     assert passes <= set(times)

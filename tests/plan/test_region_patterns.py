@@ -70,13 +70,13 @@ def test_a_llama_layer_is_five_regions(fixtures: Path, name: str, path: WritePat
     rounding = QuantizeRows(32)
     norm = RmsNorm(model.config.norm_eps)
     parts = product_parts(qkv)
-    assert (parts.norm, parts.quantize, parts.residual, parts.gated) == (norm, rounding, None, None)
+    assert (parts.norm, parts.rounding, parts.residual, parts.gated) == (norm, rounding, None, None)
     assert (parts.bias is not None) == biased
     parts = product_parts(gate_up)
-    assert (parts.norm, parts.quantize, parts.gated, parts.activation) == (norm, rounding, 16, None)
+    assert (parts.norm, parts.rounding, parts.gated, parts.activation) == (norm, rounding, 16, None)
     for region in (o, down):
         parts = product_parts(region)
-        assert (parts.norm, parts.quantize, parts.gated) == (None, rounding, None)
+        assert (parts.norm, parts.rounding, parts.gated) == (None, rounding, None)
         assert parts.residual == region.arity - 1
     assert attend_parts(attend).attention.window == model.config.window
     # nothing is left over: views, the embedding, the final norm, rows picked and the argmax
@@ -166,7 +166,7 @@ def test_a_product_takes_what_stands_around_it(name: str, rounded: bool) -> None
     at = {label: i for i, label in reversed(list(enumerate(operands)))}
     assert (parts.x, parts.weight, parts.bias) == (0, at["w"], at.get("w.bias"))
     assert [operands[i] for i in parts.norm_operands] == [n for n in operands if n in ("norm", "n", "b")]
-    assert parts.quantize == (QuantizeRows(16) if rounded else None)
+    assert parts.rounding == (QuantizeRows(16) if rounded else None)
     assert type(parts.activation) is (
         GeluTanh if "GeluTanh" in ops else Silu if "Silu" in ops else type(None)
     )

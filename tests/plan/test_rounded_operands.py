@@ -64,7 +64,7 @@ def test_a_weight_that_is_computed_isn_t_packed_and_asks_for_nothing() -> None:
 def test_an_operand_that_the_blocks_don_t_divide_has_no_kernel() -> None:
     s = Scratch()
     y = s.product("w", s.x, DIM)
-    with pytest.raises(NoKernel, match=r"Linear over 32 columns in blocks of 24"):
+    with pytest.raises(NoKernel, match=r"Linear over 32 columns after QuantizeRows"):
         fused(y, quantize={enc.F32: 24}, **ONLY)
 
 

@@ -10,6 +10,7 @@ from math import prod
 from ostinato.ir.dtype import DType
 from ostinato.ir.encoding import Encoding
 from ostinato.ir.op import Op
+from ostinato.ir.ops.quantize import Rounding
 
 
 class WritePath(Enum):
@@ -27,8 +28,8 @@ class WeightLayout:
 
     name: str
     stored: Encoding
-    quantize: int | None = None
-    """Products with such a weight want their operand through QuantizeRows of this block."""
+    rounding: Rounding | None = None
+    """What products with such a weight want their operand through."""
     rows: int = 1
     """Rows that a block of `stored` covers, an equal share of it each; whole blocks are filled up."""
 

@@ -14,7 +14,7 @@ from ostinato.plan.hazards import keep_old_states
 from ostinato.plan.joins import join_products
 from ostinato.plan.layout import choose_layouts
 from ostinato.plan.memory import plan_memory
-from ostinato.plan.numerics import insert_quantization
+from ostinato.plan.numerics import insert_rounding
 from ostinato.plan.optimized import OptimizedGraph
 from ostinato.plan.placement import place
 from ostinato.plan.prepare import prepare
@@ -42,7 +42,7 @@ def optimize(
     place(draft, default, hints or {})
     make_resident(draft)
     keep_old_states(draft)
-    insert_quantization(draft)
+    insert_rounding(draft)
     join_products(draft)
     choose_layouts(draft)
     form_regions(draft)

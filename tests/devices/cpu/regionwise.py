@@ -29,6 +29,7 @@ from ostinato.ir.location import HOST
 from ostinato.ir.ops.const import Const
 from ostinato.ir.ops.movement import Copy
 from ostinato.ir.ops.nn import LayerNorm, RmsNorm
+from ostinato.ir.ops.quantize import QuantizeRows, RoundBF16
 from ostinato.ir.ops.region import Region
 from ostinato.ir.ops.slab import SlabWrite
 from ostinato.ir.shape import NodeId, resolve
@@ -237,10 +238,14 @@ class Compared:
         if not isinstance(self.node.op, Region) or not self.node.op.pattern.endswith("product"):
             return none
         parts = product_parts(self.node.op)
-        if parts.norm is None or parts.quantize is None:
+        if parts.norm is None or parts.rounding is None:
             return none
         x = normed(parts.norm, *(self._operand(i) for i in (parts.x, *parts.norm_operands)))
-        blocks = x.reshape(len(x), -1, parts.quantize.block)
+        if parts.rounding == RoundBF16():
+            steps = np.abs(np.frexp(x)[0]) * 256  # of its last digit
+            return (np.abs(steps % 1 - 0.5) < 2 * IN_DOUBT).any(1)
+        assert isinstance(parts.rounding, QuantizeRows)
+        blocks = x.reshape(len(x), -1, parts.rounding.block)
         with np.errstate(invalid="ignore"):  # zeros alone leave no doubt
             steps = np.abs(blocks * 127 / np.abs(blocks).max(-1, keepdims=True))
         doubt: np.ndarray = (np.abs(steps % 1 - 0.5) < IN_DOUBT).any((1, 2))

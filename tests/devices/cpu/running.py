@@ -36,7 +36,7 @@ class Kernels:
         self.ir = written(isa, kernels)
         assert not breaches(self.ir), breaches(self.ir)
         self._alone = {kernel.symbol: written(isa, [kernel]) for kernel in kernels}
-        self._isa = isa
+        self.isa = isa
         self._functions: dict[str, Callable[..., None]] = {}
 
     def run(
@@ -45,7 +45,7 @@ class Kernels:
         assert len(args) == len(kernel.params), f"{kernel.params} for {len(args)} arguments"
         function = self._functions.get(kernel.symbol)
         if function is None:
-            native = compile_module(self._alone[kernel.symbol], self._isa, None)
+            native = compile_module(self._alone[kernel.symbol], self.isa, None)
             function = _SIGNATURE(native.address(kernel.symbol))
             self._functions[kernel.symbol] = function
         cells = np.array([a.ctypes.data if isinstance(a, np.ndarray) else a for a in args], np.int64)

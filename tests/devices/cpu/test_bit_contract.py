@@ -23,7 +23,7 @@ from ostinato.devices.cpu.kernels.argmax import ArgMaxRows
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.product import Product
 from ostinato.devices.cpu.kernels.rope import RopeRows
-from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec
+from ostinato.devices.cpu.kernels.rows import BRAIN, INT8, PrepareRows, RowSpec
 from ostinato.devices.cpu.kernels.slab_write import SlabWrite
 from ostinato.devices.cpu.slabs import SlabGeometry
 from ostinato.devices.cpu.weights import FORMS
@@ -32,17 +32,17 @@ from sabotage import goes_red
 
 EXAMPLES: list[Kernel] = [
     *(
-        PrepareRows(RowSpec(k, norm, 1e-5, quantize), k)
+        PrepareRows(RowSpec(k, norm, 1e-5, rounding), k)
         for k in (40, 576)
         for norm in (None, "rms", "layer")
-        for quantize in (False, True)
+        for rounding in (None, INT8, BRAIN)
     ),
-    PrepareRows(RowSpec(64, quantize=True), 64, dequantized=True),
+    PrepareRows(RowSpec(64, rounding=INT8), 64, dequantized=True),
     Activation("gelu_tanh", 40, 40),
     Activation("swiglu", 64, 64, 64),
     RopeRows(3, 24, 20, 72, 10),
     ArgMaxRows(5000),
-    PrepareRows(RowSpec(256, quantize=True, sums=True), 256),
+    PrepareRows(RowSpec(256, rounding=INT8, sums=True), 256),
     SlabWrite(SlabGeometry(2, 33, 41, enc.Q8_0, "k"), 82),
     SlabWrite(SlabGeometry(2, 33, 41, enc.Q8_0, "v"), 82),
     *(Product(form, 256, 48, activation="silu") for form in FORMS),

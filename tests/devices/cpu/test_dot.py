@@ -119,6 +119,7 @@ def test_two_products_to_a_lane_are_exact(kernels: Kernels) -> None:
 @pytest.mark.parametrize(
     ("name", "instruction", "never"),
     [
+        ("avx512bf16", r"vpdpbusd", "vpmaddubsw"),
         ("avx512vnni", r"vpdpbusd", "vpmaddubsw"),
         ("avxvnni", "{vex}\tvpdpbusd", "zmm"),
         ("avx2", "vpmaddubsw", "vpdpbusd"),

@@ -20,6 +20,7 @@ X86 = [one.name for one in ISAS.values() if one.arch == "x86_64"]
 ARM = [ISAS["neon_i8mm"], ISAS["neon_dotprod"], baseline("arm64")]
 HASWELL = ISAS["avx2"].requires
 SETS = [
+    (ISAS["avx512bf16"].requires | {"avxvnni", "gfni"}, "avx512bf16"),
     (ISAS["avx512vnni"].requires | {"avxvnni", "gfni"}, "avx512vnni"),
     (ISAS["avx512vnni"].requires - {"avx512vnni"}, "avx2"),
     (HASWELL | {"avxvnni"}, "avxvnni"),
@@ -87,7 +88,8 @@ def test_a_set_that_the_host_lacks_names_what_is_missing(host) -> None:
 
 @x86
 @pytest.mark.parametrize(
-    ("name", "register"), [("avx512vnni", "zmm"), ("avxvnni", "ymm"), ("avx2", "ymm"), ("generic", "xmm")]
+    ("name", "register"),
+    [("avx512bf16", "zmm"), ("avx512vnni", "zmm"), ("avxvnni", "ymm"), ("avx2", "ymm"), ("generic", "xmm")],
 )
 def test_each_set_uses_its_registers_and_no_wider(name: str, register: str) -> None:
     text = compiler.assembly(irs.MULTIPLY_ADD, ISAS[name])

@@ -196,7 +196,7 @@ def test_stored_encodings_are_of_their_own() -> None:
 
 
 PACKED_BYTES = {
-    "1": {
+    "2": {
         "Q4_0": "8690ef7538e6d775",
         "Q4_1": "f97ec118a24e70f5",
         "Q5_0": "c870f50ac27cfb65",
@@ -211,7 +211,7 @@ PACKED_BYTES = {
         "Q6_K": "429b9c2dab2e52c6",
         "IQ4_XS": "e5808a4796b044f6",
         "F16": "4e1db23a8ec56bb6",
-        "BF16": "24382007a218323d",
+        "BF16": "4d9bcc58acedf451",
         "F32": "de9755bc42f5bb6f",
     },
 }

@@ -13,8 +13,9 @@ from devices.cpu.weighing import SCALES, decoded, encoded, packed, quantised, ro
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.pack import Pack
 from ostinato.devices.cpu.kernels.product import Product
-from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec
+from ostinato.devices.cpu.kernels.rows import INT8, PrepareRows, RowSpec
 from ostinato.devices.cpu.weights import FORMS
+from ostinato.devices.reference.kernels import rounded_to_bf16
 from ostinato.ir import encoding as e
 
 Shape = tuple[str, int, int]
@@ -26,7 +27,7 @@ SUPERS = [name for name, form in FORMS.items() if form.source.block == 256]
 SHAPES = [
     *((form, 17, k) for form in ("q4_0.r16", "q4_1.r16", "q8_0.r16") for k in (32, 64, 160)),
     *((form, 17, k) for form in BLOCKS for k in (96, 576)),
-    *((form, 17, k) for form in ("f16.r16", "bf16.r16", "f32.r16") for k in (1, 7, 20, 64)),
+    *((form, 17, k) for form in ("f16.r16", "bf16.k2.r16", "f32.r16") for k in (1, 7, 20, 64)),
     *((form, 17, k) for form in SUPERS for k in (256, 1024)),
     *((form, n, 96) for form in ("q4_1.r16", "f16.r16") for n in (1, 15, 16, 40)),
 ]
@@ -57,9 +58,9 @@ BOUND = 1e-6
 """Of sum |w·x|: sums of up to 576 terms in f32, each rounded to 6e-8, in at most 18 · 2 steps."""
 
 
-def kernels_of(shape: Shape) -> tuple[Product, Product, PrepareRows, Pack]:
+def kernels_of(isa: Isa, shape: Shape) -> tuple[Product, Product, PrepareRows, Pack]:
     form, n, k = shape
-    spec = RowSpec(k, quantize=FORMS[form].quantize is not None, sums=FORMS[form].sums)
+    spec = RowSpec(k, rounding=FORMS[form].rounding(isa), sums=FORMS[form].sums)
     one = Product(form, k, n, prepare=spec)
     many = Product(form, k, n, many=True)
     return one, many, PrepareRows(spec, x_stride=k), Pack(FORMS[form].source.name, k)
@@ -67,26 +68,29 @@ def kernels_of(shape: Shape) -> tuple[Product, Product, PrepareRows, Pack]:
 
 @cache
 def kernels_for(isa: Isa) -> Kernels:
-    return Kernels(isa, [kernel for each, shape in CASES if each is isa for kernel in kernels_of(shape)])
+    return Kernels(isa, [kernel for each, shape in CASES if each is isa for kernel in kernels_of(isa, shape)])
 
 
-def stands_for(form: str, x: np.ndarray) -> np.ndarray:
+def stands_for(isa: Isa, form: str, x: np.ndarray) -> np.ndarray:
     """The activations that the form's products really have, float64."""
-    return x.astype(np.float64) if FORMS[form].quantize is None else quantised(x)
+    rounding = FORMS[form].rounding(isa)
+    if rounding == INT8:
+        return quantised(x)
+    return (x if rounding is None else rounded_to_bf16(x)).astype(np.float64)
 
 
 @BY_CASE
 def test_products_are_exact_within_rounding(isa: Isa, shape: Shape) -> None:
     kernels = kernels_for(isa)
     form, n, k = shape
-    one, _, _, pack = kernels_of(shape)
+    one, _, _, pack = kernels_of(isa, shape)
     raw = encoded(FORMS[form].source, n, k)
     weight = packed(kernels, pack, raw)
     w = decoded(FORMS[form].source, raw).astype(np.float64)
     for row in rows_of(4, k):
         out = at_page_end(np.full(n, np.nan, np.float32))
         kernels.run(one, [at_page_end(row), weight, out], 0, one.items)
-        x = stands_for(form, row)
+        x = stands_for(isa, form, row)
         assert (np.abs(out - w @ x) <= BOUND * (np.abs(w) @ np.abs(x))).all()
 
 
@@ -94,13 +98,13 @@ def test_products_are_exact_within_rounding(isa: Isa, shape: Shape) -> None:
 def test_rows_have_the_same_bits_alone_and_together(isa: Isa, shape: Shape) -> None:
     kernels = kernels_for(isa)
     form, n, k = shape
-    one, many, prepare, pack = kernels_of(shape)
+    one, many, prepare, pack = kernels_of(isa, shape)
     weight = packed(kernels, pack, encoded(FORMS[form].source, n, k))
     x = rows_of(ROWS, k)
     alone = np.zeros((ROWS, n), np.float32)
     for row, out in zip(x, alone, strict=True):
         kernels.run(one, [row, weight, out], 0, one.items)
-    prepared = np.zeros((ROWS, many.row_bytes), np.uint8)
+    prepared = np.zeros((ROWS, many.row_bytes(isa)), np.uint8)
     kernels.run(prepare, [x, prepared], 0, ROWS)
     for count in range(ROWS + 1):
         rows = at_page_end(prepared[:count]) if count else prepared
@@ -112,13 +116,17 @@ def test_rows_have_the_same_bits_alone_and_together(isa: Isa, shape: Shape) -> N
 
 @pytest.mark.parametrize(
     ("isa", "shape"),
-    [case for case in CASES if case[1][2] in (96, 256) and case[1][1] == 17 and FORMS[case[1][0]].quantize],
+    [
+        case
+        for case in CASES
+        if case[1][2] in (96, 256) and case[1][1] == 17 and FORMS[case[1][0]].source.block > 1
+    ],
     ids=lambda x: x.name if isinstance(x, Isa) else str(x),
 )
 def test_the_largest_quants_under_the_largest_scales_do_not_overflow(isa: Isa, shape: Shape) -> None:
     kernels = kernels_for(isa)
     form, n, k = shape
-    one, _, _, pack = kernels_of(shape)
+    one, _, _, pack = kernels_of(isa, shape)
     source = FORMS[form].source
     bytes_ = np.resize(np.array([0x00, 0xFF, 0x80, 0x7F, 0x0F, 0xF0], np.uint8), n)
     raw = np.repeat(bytes_[:, None], source.row_bytes(k), 1).reshape(n, -1, source.block_bytes)
@@ -142,10 +150,10 @@ def test_the_largest_quants_under_the_largest_scales_do_not_overflow(isa: Isa, s
 def test_a_range_of_items_writes_its_own_outputs(isa: Isa, shape: Shape) -> None:
     kernels = kernels_for(isa)
     form, n, k = shape
-    one, many, prepare, pack = kernels_of(shape)
+    one, many, prepare, pack = kernels_of(isa, shape)
     weight = packed(kernels, pack, encoded(FORMS[form].source, n, k))
     x = rows_of(11, k)
-    prepared = np.zeros((11, many.row_bytes), np.uint8)
+    prepared = np.zeros((11, many.row_bytes(isa)), np.uint8)
     kernels.run(prepare, [x, prepared], 0, 11)
     whole = np.zeros((11, n), np.float32)
     kernels.run(many, [prepared, weight, whole, np.array([11])], 0, 3)

@@ -15,12 +15,13 @@ from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.isa import ISAS, Isa
 from ostinato.devices.cpu.kernels.pack import Pack
 from ostinato.devices.cpu.kernels.product import Product
-from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec
+from ostinato.devices.cpu.kernels.rows import BRAIN, INT8, PrepareRows, RowSpec
 from ostinato.devices.cpu.weights import FORMS
+from ostinato.devices.reference.kernels import rounded_to_bf16
 
 K, ROWS = 96, 7
-SPEC = RowSpec(K, quantize=True)
-RMS, LAYER = (RowSpec(K, norm, 1e-5, quantize=True) for norm in ("rms", "layer"))
+SPEC = RowSpec(K, rounding=INT8)
+RMS, LAYER = (RowSpec(K, norm, 1e-5, rounding=INT8) for norm in ("rms", "layer"))
 FLOAT_RMS = RowSpec(K, "rms", 1e-5)
 FEW = [
     Product("q4_1.r16", K, 40, SPEC, activation="silu", bias=True),
@@ -38,7 +39,12 @@ PRODUCTS = [
     Product("q4_0.r16", K, 32, RMS, bias=True, residual=True),
     Product("f32.r16", K, 33, None, activation="silu", bias=True),
 ]
+BRAINS = [
+    Product("bf16.k2.r16", K, 32, RowSpec(K, "rms", 1e-5, BRAIN), gated=True),
+    Product("bf16.k2.r16", K, 33, RowSpec(K, rounding=BRAIN), bias=True, residual=True),
+]
 CASES = [(isa, one) for isa in HOST_ISAS for one in (PRODUCTS if isa is HOST_ISAS[0] else FEW)]
+CASES += [(isa, one) for isa in HOST_ISAS for one in BRAINS if isa.has("avx512bf16")]
 
 
 def many_of(one: Product) -> Product:
@@ -90,8 +96,9 @@ class Case:
             centred = x - x.mean(1, keepdims=True) if spec.norm == "layer" else x
             x = centred / np.sqrt((centred**2).mean(1, keepdims=True) + spec.eps) * self.norm[0]
             x = x + self.norm[1] if spec.norm == "layer" else x
-        if spec is not None and spec.quantize:
-            x = quantised(x.astype(np.float32))
+        if spec is not None and spec.rounding:
+            rounded = quantised if spec.rounding == INT8 else rounded_to_bf16
+            x = rounded(x.astype(np.float32)).astype(np.float64)
         y, bound = x @ self.w.T, np.abs(x) @ np.abs(self.w.T)
         if one.bias:
             y, bound = y + bias, bound + np.abs(bias)
@@ -127,7 +134,7 @@ class Case:
 
     def together(self, kernels: Kernels, *, in_place: bool) -> np.ndarray:
         many = many_of(self.one)
-        prepared = np.zeros((ROWS, many.row_bytes), np.uint8)
+        prepared = np.zeros((ROWS, many.row_bytes(kernels.isa)), np.uint8)
         kernels.run(prepare_of(self.one), [self.x, *self.norms(), prepared], 0, ROWS)
         added = at_page_end(self.residual)
         out = added if in_place else at_page_end(np.full(self.residual.shape, np.nan, np.float32))
@@ -150,12 +157,21 @@ def test_fused_products(isa: Isa, one: Product) -> None:
     case = Case(kernels, one)
     found = case.alone(kernels, in_place=False)
     # A norm's last bit moves whole quantisation steps: with one, only the bits against PrepareRows are exact.
-    steps = 2e-2 if one.prepare is not None and one.prepare.norm and one.prepare.quantize else 0
+    steps = 2e-2 if one.prepare is not None and one.prepare.norm and one.prepare.rounding else 0
     assert (np.abs(found - case.expected) <= (2e-6 + steps) * case.bound).all()
     assert (found == case.together(kernels, in_place=False)).all()
     if one.residual:
         assert (found == case.alone(kernels, in_place=True)).all()
         assert (found == case.together(kernels, in_place=True)).all()
+
+
+@pytest.mark.parametrize(("name", "there"), [("avx512bf16", True), ("avx512vnni", False)])
+def test_pairs_of_bfloat16_are_multiplied_as_they_lie(name: str, there: bool) -> None:
+    module = Module(ISAS[name])
+    Product("bf16.k2.r16", 512, 64).emit(module)
+    text = assembly(module.text(), module.isa)
+    assert ("vdpbf16ps" in text) == there
+    assert ("vfmadd" in text) != there
 
 
 @pytest.mark.parametrize("form", ["q4_1.r16", "q4_k.r16", "q6_k.r16"])

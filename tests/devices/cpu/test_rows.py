@@ -9,17 +9,19 @@ from devices.cpu.running import HOST_ISAS, Kernels, aligned, at_page_end
 from devices.cpu.weighing import quantised_parts
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels import quantize
-from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec, padded, row_bytes
-from ostinato.devices.reference.kernels import quantized
+from ostinato.devices.cpu.kernels.norms import Norm
+from ostinato.devices.cpu.kernels.rows import BRAIN, INT8, PrepareRows, RowSpec, padded, row_bytes
+from ostinato.devices.reference.kernels import quantized, rounded_to_bf16
+from ostinato.ir.ops.quantize import Rounding
 from sabotage import goes_red
 
 SIZES = [1, 7, 16, 20, 33, 40, 64, 96, 128, 160, 200, 576, 2048]
 SPECS = [
-    RowSpec(k, norm, eps=1e-5, quantize=quantize)
+    RowSpec(k, norm, eps=1e-5, rounding=rounding)
     for k in SIZES
     for norm in (None, "rms", "layer")
-    for quantize in (False, True)
-] + [RowSpec(k, eps=1e-5, quantize=True, sums=True) for k in (7, 160, 200, 576)]
+    for rounding in (None, INT8, BRAIN)
+] + [RowSpec(k, eps=1e-5, rounding=INT8, sums=True) for k in (7, 160, 200, 576)]
 CANARY = 0xA5
 
 
@@ -30,7 +32,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     values = [
         PrepareRows(spec, x_stride=spec.k, dequantized=True)
         for spec in SPECS
-        if spec.quantize and spec.norm is None and not spec.sums
+        if spec.rounding and spec.norm is None and not spec.sums
     ]
     return Kernels(isa, plain + values)
 
@@ -106,7 +108,7 @@ def sums_of_16(q: np.ndarray) -> np.ndarray:
     return q.reshape(-1, 16).astype(np.int16).sum(-1, dtype=np.int16)
 
 
-@pytest.mark.parametrize("spec", [s for s in SPECS if not s.quantize], ids=repr)
+@pytest.mark.parametrize("spec", [s for s in SPECS if s.rounding is None], ids=repr)
 def test_float_rows(kernels: Kernels, spec: RowSpec) -> None:
     x, norm = operands(spec)
     got = prepared(kernels, spec, x, *norm).view(np.float32)
@@ -118,7 +120,16 @@ def test_float_rows(kernels: Kernels, spec: RowSpec) -> None:
     assert (np.abs(got - want) <= 1e-6 * scale).all()
 
 
-@pytest.mark.parametrize("spec", [s for s in SPECS if s.quantize], ids=repr)
+@pytest.mark.parametrize("spec", [s for s in SPECS if s.rounding == BRAIN], ids=repr)
+def test_bfloat16_rows_are_the_float_rows_rounded(kernels: Kernels, spec: RowSpec) -> None:
+    x, norm = operands(spec)
+    floats = prepared(kernels, RowSpec(spec.k, spec.norm, spec.eps), x, *norm).view(np.float32)
+    want = np.zeros((len(x), spec.k + spec.k % 2), np.uint16)
+    want[:, : spec.k] = rounded_to_bf16(floats).view(np.uint32) >> 16
+    np.testing.assert_array_equal(prepared(kernels, spec, x, *norm).view(np.uint16), want)
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if s.rounding == INT8], ids=repr)
 def test_quantised_rows_follow_the_rule_bit_for_bit(kernels: Kernels, spec: RowSpec) -> None:
     x, norm = operands(spec)
     floats = prepared(kernels, RowSpec(spec.k, spec.norm, spec.eps), x, *norm).view(np.float32)
@@ -161,14 +172,14 @@ def extreme_blocks() -> np.ndarray:
 
 
 def test_extreme_blocks(kernels: Kernels) -> None:
-    spec = RowSpec(64, eps=1e-5, quantize=True)
+    spec = RowSpec(64, eps=1e-5, rounding=INT8)
     blocks = extreme_blocks()
     x = np.concatenate([blocks, blocks[::-1]], -1)
     np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x, spec))
 
 
 def test_many_random_blocks(kernels: Kernels) -> None:
-    spec = RowSpec(576, eps=1e-5, quantize=True)
+    spec = RowSpec(576, eps=1e-5, rounding=INT8)
     random = np.random.default_rng(3)
     x = random.standard_t(3, (300, 576)) * np.exp2(random.integers(-40, 40, (300, 1)))
     x[::3, 64:96] *= 30
@@ -187,7 +198,7 @@ def crowded(count: int, size: float, k: int = 576) -> np.ndarray:
 
 def test_the_rests_of_a_row_are_never_more_than_it_has_room_for(kernels: Kernels) -> None:
     """Two thirds of the blocks are the most that can be rounded further: then all others are zeros."""
-    spec = RowSpec(576, eps=1e-5, quantize=True)
+    spec = RowSpec(576, eps=1e-5, rounding=INT8)
     x = np.stack([crowded(count, 3.0) for count in (11, 12, 13, 18)])
     assert (quantised_parts(x)[1][0] > 0).sum((1, 2)).tolist() == [11, 12, 0, 0]
     np.testing.assert_array_equal(prepared(kernels, spec, x), quantized_rows(x, spec))
@@ -195,7 +206,7 @@ def test_the_rests_of_a_row_are_never_more_than_it_has_room_for(kernels: Kernels
 
 def test_rows_so_small_that_their_squares_are_none_have_no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of their blocks would be at the limit then, more than a row has room for."""
-    spec = RowSpec(576, eps=1e-5, quantize=True)
+    spec = RowSpec(576, eps=1e-5, rounding=INT8)
     # What a row writes past its end, the next one writes over: the last is an ordinary one.
     x = np.stack([crowded(18, 1e-25), crowded(18, 1e-40), crowded(1, 1.0)])
 
@@ -208,7 +219,7 @@ def test_rows_so_small_that_their_squares_are_none_have_no_rests(monkeypatch: py
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_its_block_and_shows(kernels: Kernels, bad: float) -> None:
-    spec = RowSpec(160, eps=1e-5, quantize=True)
+    spec = RowSpec(160, eps=1e-5, rounding=INT8)
     x, _ = operands(spec)
     clean = prepared(kernels, spec, x)
     x[:, 40] = bad
@@ -227,23 +238,26 @@ def test_what_is_not_finite_stays_in_its_block_and_shows(kernels: Kernels, bad: 
 
 
 @pytest.mark.parametrize("norm", ["rms", "layer"])
-@pytest.mark.parametrize("quantize", [False, True])
-def test_a_nan_anywhere_makes_the_normalised_row_nan(kernels: Kernels, norm: str, quantize: bool) -> None:
-    spec = RowSpec(200, norm, 1e-5, quantize)  # type: ignore[arg-type]
+@pytest.mark.parametrize("rounding", [None, INT8, BRAIN], ids=str)
+def test_a_nan_anywhere_makes_the_normalised_row_nan(
+    kernels: Kernels, norm: Norm, rounding: Rounding | None
+) -> None:
+    spec = RowSpec(200, norm, 1e-5, rounding)
     x, vectors = operands(spec)
     x[2, 199] = np.nan
     got = prepared(kernels, spec, x, *vectors)
-    if quantize:
+    if rounding == INT8:
         records = got[:, 256:384].copy().view(np.float32).reshape(5, 8, 4)
         assert np.isnan(records[2, :7, :2]).all()
         assert np.isfinite(records[[0, 1, 3, 4], :, :2]).all()
     else:
-        assert np.isnan(got.view(np.float32)).all(-1).tolist() == [False, False, True, False, False]
+        floats = got.view(np.float32) if rounding is None else got.view(np.uint16).astype(np.uint32) << 16
+        assert np.isnan(floats.view(np.float32)).all(-1).tolist() == [False, False, True, False, False]
 
 
 def dequantised(kernels: Kernels, x: np.ndarray) -> np.ndarray:
     rows, k = x.shape
-    spec = RowSpec(k, eps=1e-5, quantize=True)
+    spec = RowSpec(k, eps=1e-5, rounding=INT8)
     out = aligned(x.size + 16)
     out[:] = 7
     kernels.run(PrepareRows(spec, x_stride=k, dequantized=True), [at_page_end(x), out], 0, rows)

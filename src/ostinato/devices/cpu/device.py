@@ -73,7 +73,7 @@ class CpuDevice:
             dtypes=frozenset(DType),
             weight_layouts=MappingProxyType(
                 {
-                    source: WeightLayout(form.name, form.stored, form.quantize, GROUP)
+                    source: WeightLayout(form.name, form.stored, form.rounding(self.engine.isa), GROUP)
                     for source, form in PACKED.items()
                 }
             ),

@@ -34,6 +34,10 @@ class Isa:
     requires: frozenset[str]
     arch: str = "x86_64"
 
+    def has(self, feature: str) -> bool:
+        """Whether code for this set may use what LLVM calls so."""
+        return feature in self.requires
+
 
 _V2 = frozenset({"cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"})
 _V3 = _V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"}
@@ -53,6 +57,8 @@ ISAS: Mapping[str, Isa] = MappingProxyType(
     {
         isa.name: isa
         for isa in (
+            Isa("avx512bf16", "x86-64-v4", "+avx512vnni,+avx512bf16,-prefer-256-bit", fma=True,
+                requires=_V4 | {"avx512vnni", "avx512bf16"}),
             # x86-64-v4 alone prefers 256-bit vectors, for CPUs that clocked down under wider ones.
             Isa("avx512vnni", "x86-64-v4", "+avx512vnni,-prefer-256-bit", fma=True,
                 requires=_V4 | {"avx512vnni"}),

@@ -32,7 +32,7 @@ def _linear(low: Lowering, node: Node) -> bool:
     parts = ProductParts(
         norm=None,
         norm_operands=(),
-        quantize=None,
+        rounding=None,
         weight=1,
         bias=2 if len(node.inputs) == 3 else None,
         activation=None,
@@ -83,13 +83,10 @@ def _product(low: Lowering, node: Node, parts: ProductParts) -> bool:
 
 def _spec(parts: ProductParts, k: int, form: PackedForm) -> RowSpec | None:
     """How a row is prepared; None where the product takes it as it is."""
-    if parts.norm is None and parts.quantize is None:
-        return None
-    quantize = parts.quantize is not None
     if parts.norm is None:
-        return RowSpec(k, quantize=quantize, sums=form.sums)
+        return RowSpec(k, rounding=parts.rounding, sums=form.sums) if parts.rounding is not None else None
     norm: Norm = "rms" if isinstance(parts.norm, RmsNorm) else "layer"
-    return RowSpec(k, norm, parts.norm.eps, quantize, form.sums)
+    return RowSpec(k, norm, parts.norm.eps, parts.rounding, form.sums)
 
 
 def _prepared(

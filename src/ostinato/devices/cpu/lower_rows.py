@@ -8,13 +8,13 @@ from ostinato.devices.cpu.kernels.activation import Activation, Name
 from ostinato.devices.cpu.kernels.argmax import ArgMaxRows
 from ostinato.devices.cpu.kernels.embed import Embed
 from ostinato.devices.cpu.kernels.rope import RopeRows
-from ostinato.devices.cpu.kernels.rows import PrepareRows, RowSpec
+from ostinato.devices.cpu.kernels.rows import BRAIN, INT8, PrepareRows, RowSpec
 from ostinato.devices.cpu.lowering import LINE, Lower, Lowering
 from ostinato.devices.cpu.tape import Place
 from ostinato.ir.graph import Node
 from ostinato.ir.op import Op
 from ostinato.ir.ops.nn import Embedding, GeluTanh, LayerNorm, RmsNorm, Rope, Silu, SwiGlu
-from ostinato.ir.ops.quantize import QuantizeRows
+from ostinato.ir.ops.quantize import QuantizeRows, RoundBF16, Rounding
 from ostinato.ir.ops.reduce import ArgMax
 
 _ACTIVATIONS: Mapping[type[Op], Name] = {GeluTanh: "gelu_tanh", Silu: "silu", SwiGlu: "swiglu"}
@@ -35,12 +35,12 @@ def _norm(low: Lowering, node: Node) -> bool:
     return True
 
 
-def _quantize(low: Lowering, node: Node) -> bool:
-    assert isinstance(node.op, QuantizeRows)
-    if len(node.shape) != 2 or node.op.block != 32:
+def _round(low: Lowering, node: Node) -> bool:
+    assert isinstance(node.op, Rounding)
+    if len(node.shape) != 2 or node.op not in (INT8, BRAIN):
         return False
     x, stride = low.rows(low[node.inputs[0]])
-    spec = RowSpec(low.bound(node.shape[1]), quantize=True)
+    spec = RowSpec(low.bound(node.shape[1]), rounding=node.op)
     kernel = PrepareRows(spec, x_stride=stride, dequantized=True)
     low.emit(kernel, {"x": low.at(x), "out": low.target(node).place}, low.items(node.shape[0]))
     return True
@@ -103,7 +103,8 @@ def _argmax(low: Lowering, node: Node) -> bool:
 ROWS: Mapping[type[Op], Lower] = {
     RmsNorm: _norm,
     LayerNorm: _norm,
-    QuantizeRows: _quantize,
+    QuantizeRows: _round,
+    RoundBF16: _round,
     Rope: _rope,
     GeluTanh: _activation,
     Silu: _activation,

@@ -29,7 +29,7 @@ from ostinato.ir.shape import NodeId
 VECTOR = "vector"
 """The layout of rank-1 weights: float32, one after another."""
 
-PACKING = "1"
+PACKING = "2"
 """Raised whenever packing makes other bytes of the same weights: packed weights are kept on disk."""
 
 ROWS, OUT = NodeId(0), NodeId(1)

@@ -10,7 +10,7 @@ from ostinato.devices.cpu.image import Image, Job
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.pack import Pack
 from ostinato.devices.cpu.kernels.product import Product
-from ostinato.devices.cpu.kernels.rows import RowSpec
+from ostinato.devices.cpu.kernels.rows import INT8, RowSpec
 from ostinato.devices.cpu.memory import Buffer, allocate
 from ostinato.devices.cpu.tape import Items, Place, Slot, Step, Tape
 from ostinato.devices.cpu.weights import GROUP, PACKED
@@ -49,7 +49,7 @@ def _product(
     table, packed = _buffer(addresses.astype(np.int64)), allocate(form.packed_bytes(GROUP, K))
     x, out = _buffer(row), allocate(4 * GROUP)
     _run(engine, Pack(form.source.name, K), {"rows": table, "out": packed})
-    product = Product(form.name, K, GROUP, prepare=RowSpec(K, quantize=True))
+    product = Product(form.name, K, GROUP, prepare=RowSpec(K, rounding=INT8))
     _run(engine, product, {"x": x, "w": packed, "out": out})
     return out.array.view(np.float32)
 

@@ -85,6 +85,15 @@ def _any_lane(lanes: Array, hits: Array) -> Array:
     return hit
 
 
+def rounded_to_bf16(x: Array) -> Array:
+    """`RoundBF16`."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    nearest = bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))
+    nearest = np.where(np.isnan(x), bits | np.uint32(0x400000), nearest)  # rounding could make it infinite
+    result: Array = (nearest & np.uint32(0xFFFF0000)).view(np.float32)
+    return result
+
+
 def quantized(block: int, x: Array) -> Array:
     """`QuantizeRows`."""
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
@@ -147,6 +156,7 @@ KERNELS: dict[type[Primitive], Kernel] = {
     movement.Clone: lambda op, env, x: x.copy(),
     product.MatMul: lambda op, env, a, b: np.matmul(a, b),
     product.SelectedMatMul: lambda op, env, lanes, a, b: selected_product(lanes, a, b),
+    quantize.RoundBF16: lambda op, env, x: rounded_to_bf16(x),
     quantize.QuantizeRows: lambda op, env, x: quantized(op.block, x),
     slab.WriteSlice: lambda op, env, s, rows: _write(
         op, s, rows, env.resolve(op.start), env.resolve(op.count)

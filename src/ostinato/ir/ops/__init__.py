@@ -33,7 +33,7 @@ from ostinato.ir.ops.movement import (
 )
 from ostinato.ir.ops.nn import Embedding, GeluTanh, LayerNorm, RmsNorm, Rope, Silu, Softmax, SwiGlu
 from ostinato.ir.ops.product import Linear, MatMul, SelectedMatMul
-from ostinato.ir.ops.quantize import QuantizeRows
+from ostinato.ir.ops.quantize import QuantizeRows, RoundBF16
 from ostinato.ir.ops.reduce import ArgMax, Max, Sum
 from ostinato.ir.ops.region import Region
 from ostinato.ir.ops.slab import ReadPrefix, WriteSlice, WriteSliceDevice
@@ -42,7 +42,7 @@ LEAVES: tuple[type[Primitive], ...] = (Const, Scalar, SymbolValue, Iota)
 PRIMITIVES: tuple[type[Primitive], ...] = (
     *LEAVES, Add, Sub, Mul, Div, Less, LessEqual, And, Where, Neg, Exp, Tanh, Sqrt, Cast, Sum, Max, ArgMax,
     Reshape, Transpose, Unsqueeze, Squeeze, Slice, Concat, Gather, Clone, Copy, MatMul,
-    SelectedMatMul, QuantizeRows, WriteSlice, WriteSliceDevice, ReadPrefix,
+    SelectedMatMul, QuantizeRows, RoundBF16, WriteSlice, WriteSliceDevice, ReadPrefix,
 )  # fmt: skip
 COMPOSITES: tuple[type[Composite], ...] = (
     Embedding, RmsNorm, LayerNorm, Linear, Rope, Silu, SwiGlu, GeluTanh, Softmax, Attention, Region,

@@ -1,4 +1,4 @@
-"""Rounding that a product asks of its operand."""
+"""Roundings that a product asks of its operand."""
 
 from __future__ import annotations
 
@@ -21,8 +21,37 @@ LEAST = 2.0**-100
 """The least squared scale of a block that is rounded further."""
 
 
+class Rounding(Primitive):
+    """Base: x `[..., K]` in float32, to float32 of fewer digits."""
+
+    def fits(self, columns: int) -> bool:
+        """Whether rows of so many elements can be rounded."""
+        return columns > 0
+
+    def infer(self, *inputs: Node) -> Value:
+        self.require_inputs(inputs, 1)
+        (x,) = inputs
+        self.require_dtype(x, DType.F32)
+        last = x.shape[-1] if x.shape else 0
+        self.require(isinstance(last, int) and self.fits(last), self._wanted, show(x.shape))
+        return Value(x.shape, DType.F32)
+
+    @property
+    def _wanted(self) -> str:
+        return "[..., K]"
+
+
 @dataclass(frozen=True)
-class QuantizeRows(Primitive):
+class RoundBF16(Rounding):
+    """Each element to the nearest bfloat16, half to even; NaN stays NaN.
+
+    For instructions that multiply pairs of bfloat16. These take elements below the least normal number,
+    2^-126, for zeros, so a product may be wrong by that much.
+    """
+
+
+@dataclass(frozen=True)
+class QuantizeRows(Rounding):
     """x `[..., K]` as a product of int8 blocks sees it; K is a multiple of `block`.
 
     For each `block` consecutive elements of the last axis, all in float32 and rounded to nearest even:
@@ -42,11 +71,9 @@ class QuantizeRows(Primitive):
 
     block: int
 
-    def infer(self, *inputs: Node) -> Value:
-        self.require_inputs(inputs, 1)
-        (x,) = inputs
-        self.require_dtype(x, DType.F32)
-        last = x.shape[-1] if x.shape else 0
-        fits = self.block > 0 and isinstance(last, int) and last > 0 and last % self.block == 0
-        self.require(fits, f"[..., a multiple of {self.block}]", show(x.shape))
-        return Value(x.shape, DType.F32)
+    def fits(self, columns: int) -> bool:
+        return self.block > 0 and columns > 0 and columns % self.block == 0
+
+    @property
+    def _wanted(self) -> str:
+        return f"[..., a multiple of {self.block}]"

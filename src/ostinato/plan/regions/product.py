@@ -1,6 +1,6 @@
 """Patterns: a product with what stands around it.
 
-"product": [RmsNorm | LayerNorm] → [QuantizeRows] → Linear → [GeluTanh | Silu] → [Add of a residual].
+"product": [RmsNorm | LayerNorm] → [Rounding] → Linear → [GeluTanh | Silu] → [Add of a residual].
 "gated_product": the same beginnings → Linear over interleaved gate and up rows → SwiGlu of the two.
 
 Operands: x, the norm's weights, the weight, the bias, the residual, as far as there are any. Norm and
@@ -20,7 +20,7 @@ from ostinato.ir.ops.elementwise import Add
 from ostinato.ir.ops.movement import Reshape, Slice
 from ostinato.ir.ops.nn import GeluTanh, LayerNorm, RmsNorm, Silu, SwiGlu
 from ostinato.ir.ops.product import Linear
-from ostinato.ir.ops.quantize import QuantizeRows
+from ostinato.ir.ops.quantize import Rounding
 from ostinato.ir.ops.region import Region
 from ostinato.ir.shape import NodeId
 from ostinato.plan.regions.scene import Body, Match, Scene
@@ -38,7 +38,7 @@ class ProductParts:
 
     norm: RmsNorm | LayerNorm | None
     norm_operands: tuple[int, ...]
-    quantize: QuantizeRows | None
+    rounding: Rounding | None
     weight: int
     bias: int | None
     activation: Op | None
@@ -109,16 +109,16 @@ def _linear(scene: Scene, node: Node, body: Body) -> int | None:
     x, *weights = node.inputs
     if not scene.may_hold(node.id, location) or not all(map(scene.is_weight, weights)):
         return None
-    quantize = _before(scene, x, location, QuantizeRows)
-    x = quantize.inputs[0] if quantize else x
+    rounding = _before(scene, x, location, Rounding)
+    x = rounding.inputs[0] if rounding else x
     norm = _before(scene, x, location, RmsNorm, LayerNorm)
     if norm and not all(map(scene.is_weight, norm.inputs[1:])):
         norm = None
     value = body.operand(norm.inputs[0] if norm else x)
     if norm:
         value = body.step(norm.op, value, *(body.operand(i) for i in norm.inputs[1:]))
-    if quantize:
-        value = body.step(quantize.op, value)
+    if rounding:
+        value = body.step(rounding.op, value)
     return body.step(node.op, value, *(body.operand(i) for i in weights))
 
 
@@ -165,14 +165,14 @@ def _interleaved(scene: Scene, linear: Node) -> int | None:
 def product_parts(region: Region) -> ProductParts:
     """What a "product" or "gated_product" region holds."""
     assert region.pattern in (PRODUCT, GATED_PRODUCT)
-    norm, quantize, activation, gated, residual = None, None, None, None, None
+    norm, rounding, activation, gated, residual = None, None, None, None, None
     norm_operands: tuple[int, ...] = ()
     weight, bias = -1, None
     for op, reads in region.body:
         if isinstance(op, RmsNorm | LayerNorm):
             norm, norm_operands = op, reads[1:]
-        elif isinstance(op, QuantizeRows):
-            quantize = op
+        elif isinstance(op, Rounding):
+            rounding = op
         elif isinstance(op, Linear):
             weight = reads[1]
             bias = reads[2] if len(reads) > 2 else None
@@ -183,4 +183,4 @@ def product_parts(region: Region) -> ProductParts:
         elif isinstance(op, Reshape) and len(op.shape) == 4:
             assert isinstance(op.shape[3], int)
             gated = op.shape[3]
-    return ProductParts(norm, norm_operands, quantize, weight, bias, activation, gated, residual)
+    return ProductParts(norm, norm_operands, rounding, weight, bias, activation, gated, residual)

@@ -22,7 +22,7 @@ def dot4(f: Function, isa: Isa, acc: Value, unsigned: Value, signed: Value, limi
         unsigned: 64 bytes, each at most `limit`, which is at most 255.
         signed: 64 bytes.
     """
-    if isa.name == "avx512vnni":
+    if isa.has("avx512vnni"):
         return f.call("llvm.x86.avx512.vpdpbusd.512", acc.type, acc, unsigned, signed)
     if isa.name == "avxvnni":
         halves = zip(f.halves(acc), f.halves(unsigned), f.halves(signed), strict=True)
@@ -84,7 +84,7 @@ def dot_block(
 
 def dot2(f: Function, isa: Isa, a: Value, b: Value) -> Value:
     """`a[2i] * b[2i] + a[2i + 1] * b[2i + 1]` of 32 i16, for 16 lanes i; the sums fit in i32."""
-    if isa.name == "avx512vnni":
+    if isa.has("avx512vnni"):
         return f.call("llvm.x86.avx512.pmaddw.d.512", I32.x(16), a, b)
     if isa.name in ("avxvnni", "avx2"):
         halves = zip(f.halves(a), f.halves(b), strict=True)

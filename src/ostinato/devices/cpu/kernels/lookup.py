@@ -14,13 +14,13 @@ def lookup(f: Function, table: Sequence[int], index: Value) -> Value:
     signed or not."""
     entries = [(entry + 128) % 256 - 128 for entry in table]
     assert len(entries) == 16
-    isa = f.module.isa.name
-    if isa == "avx512vnni" and index.type.lanes == 64:
+    isa = f.module.isa
+    if isa.has("avx512bw") and index.type.lanes == 64:
         return f.call("llvm.x86.avx512.pshuf.b.512", index.type, f.vector(I8.x(64), entries * 4), index)
-    if isa in ("avxvnni", "avx2") and index.type.lanes == 64:
+    if isa.has("avx2") and index.type.lanes == 64:
         half = f.vector(I8.x(32), entries * 2)
         return f.concat(*(f.call("llvm.x86.avx2.pshuf.b", half.type, half, each) for each in f.halves(index)))
-    if f.module.isa.arch == "aarch64" and index.type.lanes % 16 == 0:
+    if isa.arch == "aarch64" and index.type.lanes % 16 == 0:
         whole, name = f.vector(I8.x(16), entries), "llvm.aarch64.neon.tbl1.v16i8"
         parts = f.split(index, index.type.lanes // 16)
         return f.join([f.call(name, whole.type, whole, part) for part in parts])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import F32V, I64
+from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.math import gelu_tanh, silu
 from ostinato.devices.cpu.kernels.rows import RowSpec, prepare_row, row_bytes
@@ -66,11 +67,10 @@ class Product(Kernel):
     def items(self) -> int:
         return -(-self.width // GROUP)
 
-    @property
-    def row_bytes(self) -> int:
+    def row_bytes(self, isa: Isa) -> int:
         """Bytes from one prepared row to the next."""
         form = FORMS[self.form]
-        return row_bytes(RowSpec(self.k, quantize=form.quantize is not None, sums=form.sums))
+        return row_bytes(RowSpec(self.k, rounding=form.rounding(isa), sums=form.sums))
 
     @property
     def scratch_bytes(self) -> int:
@@ -127,8 +127,9 @@ class Product(Kernel):
         count: int,
     ) -> None:
         """`count` rows from `first` on: sums go through scratch memory, so the rest is code for one."""
-        start = f.at(args["rows_in"], first * self.row_bytes)
-        rows = [f.at(start, t * self.row_bytes) for t in range(count)]
+        nbytes = self.row_bytes(f.module.isa)
+        start = f.at(args["rows_in"], first * nbytes)
+        rows = [f.at(start, t * nbytes) for t in range(count)]
         for g, w in enumerate(weights):
             for t, total in enumerate(form.dot(f, f.module.isa, self.k, w, rows)):
                 f.store(total, f["scratch"], (t * self._groups + g) * _VECTOR)

@@ -1,4 +1,4 @@
-"""float32 rounded to half precision."""
+"""float32 rounded to 16 bits."""
 
 from __future__ import annotations
 
@@ -30,3 +30,12 @@ def narrow(f: Function, singles: Value) -> Value:
     special = nan.select(f.const(word, 0x7E00), 0x7C00)
     found = size.below(0x38800000).select(tiny, size.below(0x47800000).select(normal, special))
     return (found | ((bits >> 16) & 0x8000)).cast("trunc", I16)
+
+
+def nearest_brain(f: Function, singles: Value) -> Value:
+    """The nearest bfloat16s, as `ir.ops.quantize.RoundBF16` says: their bits (i32) as floats have them, the
+    lower half zero."""
+    bits = singles.cast("bitcast", I32.x(singles.type.lanes))
+    nearest = bits + (((bits >> 16) & 1) + 0x7FFF)
+    nan = (bits & 0x7FFFFFFF).gt(0x7F800000)  # rounding could make it infinite
+    return nan.select(bits | 0x400000, nearest) & -0x10000

@@ -1,8 +1,8 @@
-"""Rows as products take them: normalised if asked, and float32 or quantised.
+"""Rows as products take them: normalised if asked, and float32, bfloat16 or quantised.
 
-A float row is float32 [k]. A quantised row is int8 q [K], K being k rounded up to 64 with zeros, and then for
-each 32 elements a record of 16 bytes: float32 d, float32 d·sum(q), int32 -8·sum(q), int32 rest. An element
-stands for d·q; the sums are what products with offset weights start from. With `RowSpec.sums` there follow
+A float row is float32 [k], a bfloat16 row that, with a zero more where k is odd. A quantised row is int8 q
+[K], K being k rounded up to 64 with zeros, and then for each 32 elements a record of 16 bytes: float32 d,
+float32 d·sum(q), int32 -8·sum(q), int32 rest. An element stands for d·q; the sums are what products with offset weights start from. With `RowSpec.sums` there follow
 the sums of each 16 elements, int16, for weights that have a scale for each 16.
 
 `rest` is 0, or for a block that is rounded further where what is left of it lies, in bytes from the row's
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ostinato.devices.cpu.emit.builder import Carried, Function, Value
-from ostinato.devices.cpu.emit.types import F32, F32V, I8, I32, LANES, VOID
+from ostinato.devices.cpu.emit.types import F32, F32V, I8, I16, I32, LANES, VOID
 from ostinato.devices.cpu.kernels.kernel import Kernel
 from ostinato.devices.cpu.kernels.norms import NORMS, Norm
 from ostinato.devices.cpu.kernels.quantize import (
@@ -28,8 +28,11 @@ from ostinato.devices.cpu.kernels.quantize import (
     limit_of,
     quantize_blocks,
 )
-from ostinato.ir.ops.quantize import FURTHER
+from ostinato.devices.cpu.kernels.rounding import nearest_brain
+from ostinato.ir.ops.quantize import FURTHER, QuantizeRows, RoundBF16, Rounding
 
+INT8, BRAIN = QuantizeRows(BLOCK), RoundBF16()
+"""The roundings that there are rows for."""
 UNIT = 64
 """Elements that a quantised row is filled up to."""
 SUM = 16
@@ -45,12 +48,12 @@ _Values = Callable[[Value, int, int], list[Value]]
 
 @dataclass(frozen=True)
 class RowSpec:
-    """What a row of `k` elements goes through: `ir.ops.nn.RmsNorm` or `LayerNorm`, then `QuantizeRows`."""
+    """What a row of `k` elements goes through: `ir.ops.nn.RmsNorm` or `LayerNorm`, then a rounding."""
 
     k: int
     norm: Norm | None = None
     eps: float = 0.0
-    quantize: bool = False
+    rounding: Rounding | None = None
     sums: bool = False
 
     @property
@@ -64,10 +67,15 @@ def padded(k: int) -> int:
     return -(-k // UNIT) * UNIT
 
 
+def brain_pairs(k: int) -> int:
+    """Pairs of bfloat16 that hold k of them."""
+    return -(-k // 2)
+
+
 def row_bytes(spec: RowSpec) -> int:
     """Bytes of one prepared row."""
-    if not spec.quantize:
-        return 4 * spec.k
+    if spec.rounding != INT8:
+        return 4 * (brain_pairs(spec.k) if spec.rounding == BRAIN else spec.k)
     # Those that are rounded further have FURTHER times the mean each: there can be no more of them.
     return _rests_at(spec) + int(_blocks(spec) / FURTHER) * REST_BYTES
 
@@ -90,8 +98,8 @@ def prepare_row(
 ) -> None:
     """Prepare the float32 row at `x` into `out`; nothing past its `k` elements is read.
 
-    `norm` are the addresses of weight and bias, as many as the norm has. `dequantized`: d·q as float32, not
-    as the quantised row. All callers in a module share one function: a row gets the same bits everywhere.
+    `norm` are the addresses of weight and bias, as many as the norm has. `dequantized`: what a rounded row
+    stands for, as float32. All callers in a module share one function: a row gets the same bits everywhere.
     """
     digest = hashlib.sha256(repr(spec).encode()).hexdigest()[:12]
     name = f"prepare_row_{'dequantized_' if dequantized else ''}{digest}"
@@ -136,8 +144,10 @@ def _write(f: Function, spec: RowSpec, norm: list[Value], dequantized: bool) -> 
             for j, part in enumerate(parts)
         ]
 
-    if spec.quantize and not dequantized:
+    if spec.rounding == INT8 and not dequantized:
         _write_quantized(f, spec, values)
+    elif spec.rounding == BRAIN and not dequantized:
+        _write_brain(f, spec, values)
     else:
         _write_floats(f, spec, values)
 
@@ -182,8 +192,17 @@ def _write_quantized(f: Function, spec: RowSpec, values: _Values) -> None:
         round_further(f.index(whole), whole * BLOCK, s.rest)
 
 
+def _write_brain(f: Function, spec: RowSpec, values: _Values) -> None:
+    def store(chunk: Value, first: int, count: int, s: Carried) -> None:
+        for j, x in enumerate(values(chunk * (4 * _CHUNK), first, -(-count // LANES))):
+            upper = (nearest_brain(f, x) >> 16).cast("trunc", I16)
+            f.store_part(upper, f["out"], chunk * (2 * _CHUNK) + 32 * j, min(LANES, count - LANES * j))
+
+    _each_chunk(f, spec.k, 2 * brain_pairs(spec.k), store)
+
+
 def _write_floats(f: Function, spec: RowSpec, values: _Values) -> None:
-    """The elements, or with `spec.quantize` what they stand for when they are quantised."""
+    """The elements, or what they stand for when they are rounded."""
 
     def blocks(chunk: Value, first: int, count: int) -> tuple[list[Value], Blocks]:
         x = values(chunk * (4 * _CHUNK), first, -(-count // UNIT) * UNIT // LANES)
@@ -193,16 +212,18 @@ def _write_floats(f: Function, spec: RowSpec, values: _Values) -> None:
         d = blocks(chunk, first, count)[1].d
         s.squares = s.squares + d * d
 
-    if spec.quantize:
+    if spec.rounding == INT8:
         squares = _each_chunk(f, spec.k, spec.k, add, squares=f.zero(F32V)).squares
         limit = f.broadcast(limit_of(f, squares, _blocks(spec)))
 
     def store(chunk: Value, first: int, count: int, s: Carried) -> None:
-        if spec.quantize:
+        if spec.rounding == INT8:
             x, rounded = blocks(chunk, first, count)
             x = rounded.with_rest(x, limit)
         else:
             x = values(chunk * (4 * _CHUNK), first, -(-count // LANES))
+        if spec.rounding == BRAIN:
+            x = [nearest_brain(f, value).cast("bitcast", F32V) for value in x]
         for j in range(-(-count // LANES)):
             f.store_part(x[j], f["out"], chunk * (4 * _CHUNK) + 64 * j, min(LANES, count - LANES * j))
 

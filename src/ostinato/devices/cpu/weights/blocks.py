@@ -18,9 +18,10 @@ from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.dot import dot_block, taken_off
 from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.kernels.quantize import BLOCK
-from ostinato.devices.cpu.kernels.rows import UNIT
+from ostinato.devices.cpu.kernels.rows import INT8, UNIT
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
 from ostinato.devices.cpu.weights.row_block import Add, RowBlock, add_block, start_of
+from ostinato.ir.ops.quantize import Rounding
 
 _SPAN = 8
 """Units that packing finishes for all 16 rows before it goes on: what it writes stays in L1."""
@@ -40,13 +41,15 @@ class UnitLayout:
 class BlockForm(PackedForm):
     """Base of the block forms."""
 
-    quantize = BLOCK
     unit: ClassVar[UnitLayout]
     limit: ClassVar[int]
     """The greatest byte that `bytes_of` gives."""
     scale_type: ClassVar[Type] = I16
     over: ClassVar[int]
     """What the bytes have too much."""
+
+    def rounding(self, isa: Isa) -> Rounding:
+        return INT8
 
     def group_bytes(self, k: int) -> int:
         return units(k) * self.unit.nbytes

@@ -16,6 +16,7 @@ from ostinato.devices.cpu.emit.builder import Function, Value
 from ostinato.devices.cpu.emit.types import I64, PTR
 from ostinato.devices.cpu.isa import Isa
 from ostinato.ir.encoding import Encoding
+from ostinato.ir.ops.quantize import Rounding
 
 GROUP = 16
 """Rows of a group: lanes of the vectors that products add in."""
@@ -31,8 +32,6 @@ class PackedForm(ABC):
     name: ClassVar[str]
     stored: ClassVar[Encoding]
     """The packed bytes' own encoding; one block is a unit of all 16 rows."""
-    quantize: ClassVar[int | None]
-    """The block that activation rows are quantised in before the product, None where they stay f32."""
     sums: ClassVar[bool] = False
     """Whether quantised rows have their sums of 16 as well (`rows.RowSpec.sums`)."""
 
@@ -40,6 +39,10 @@ class PackedForm(ABC):
     def reads(self) -> Encoding:
         """The encoding of the rows that packing takes: `source`, or F32 where a codec decodes them first."""
         return self.source
+
+    @abstractmethod
+    def rounding(self, isa: Isa) -> Rounding | None:
+        """What activation rows go through before the product, None where they stay f32."""
 
     @abstractmethod
     def group_bytes(self, k: int) -> int:
@@ -65,7 +68,7 @@ class PackedForm(ABC):
 def tile(isa: Isa) -> int:
     """Activation rows that a product takes at once, a power of two: sums, scales and weights are to stay in
     registers. With 16 of those, two rows are no slower than four and compile three times as fast."""
-    return MOST if isa.name == "avx512vnni" else 2
+    return MOST if isa.has("avx512vnni") else 2
 
 
 MOST = 4

@@ -17,10 +17,11 @@ from ostinato.devices.cpu.emit.types import F32V, I16, I32
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.kernels.quantize import BLOCK
-from ostinato.devices.cpu.kernels.rows import UNIT
+from ostinato.devices.cpu.kernels.rows import INT8, UNIT
 from ostinato.devices.cpu.weights.blocks import UnitLayout
 from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
 from ostinato.devices.cpu.weights.row_block import Add, RowBlock, add_block
+from ostinato.ir.ops.quantize import Rounding
 
 SUPER = 256
 _HEAD = 4 * GROUP
@@ -32,7 +33,6 @@ _SPAN = 2
 class SuperForm(PackedForm):
     """Base of the forms of super-blocks."""
 
-    quantize = BLOCK
     pair: ClassVar[UnitLayout]
     """Of two blocks. A scale may be more than one byte of each row."""
     limit: ClassVar[int]
@@ -44,6 +44,9 @@ class SuperForm(PackedForm):
     @property
     def unit_bytes(self) -> int:
         return _HEAD + _PAIRS * self.pair.nbytes
+
+    def rounding(self, isa: Isa) -> Rounding:
+        return INT8
 
     def group_bytes(self, k: int) -> int:
         return k // SUPER * self.unit_bytes
