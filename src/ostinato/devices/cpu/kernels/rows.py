@@ -2,8 +2,9 @@
 
 A float row is float32 [k], a bfloat16 row that, with a zero more where k is odd. A quantised row is int8 q
 [K], K being k rounded up to 64 with zeros, and then for each 32 elements a record of 16 bytes: float32 d,
-float32 d·sum(q), int32 -8·sum(q), int32 rest. An element stands for d·q; the sums are what products with offset weights start from. With `RowSpec.sums` there follow
-the sums of each 16 elements, int16, for weights that have a scale for each 16.
+float32 d·sum(q), int32 -8·sum(q), int32 rest. An element stands for d·q; the sums are what products with
+offset weights start from. With `RowSpec.sums` there follow the sums of each 16 elements, int16, for weights
+that have a scale for each 16.
 
 `rest` is 0, or for a block that is rounded further where what is left of it lies, in bytes from the row's
 start: int8 [32], a record like the others, two sums of 16. A product adds what the block gives, and then
