@@ -130,8 +130,11 @@ class Product(Kernel):
         nbytes = self.row_bytes(f.module.isa)
         start = f.at(args["rows_in"], first * nbytes)
         rows = [f.at(start, t * nbytes) for t in range(count)]
+        # A tile computes for longer than its weights take to come: the next item's come meanwhile. Fewer rows
+        # wait for memory anyway.
+        ahead = self._groups * form.group_bytes(self.k) if count == tile(f.module.isa) else 0
         for g, w in enumerate(weights):
-            for t, total in enumerate(form.dot(f, f.module.isa, self.k, w, rows)):
+            for t, total in enumerate(form.dot(f, f.module.isa, self.k, w, rows, ahead)):
                 f.store(total, f["scratch"], (t * self._groups + g) * _VECTOR)
         for i, _ in f.range(0, count):
             sums = f.at(f["scratch"], i * (self._groups * _VECTOR))

@@ -19,7 +19,7 @@ from ostinato.devices.cpu.kernels.dot import dot_block, taken_off
 from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.kernels.quantize import BLOCK
 from ostinato.devices.cpu.kernels.rows import INT8, UNIT
-from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
+from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources, fetch
 from ostinato.devices.cpu.weights.row_block import Add, RowBlock, add_block, start_of
 from ostinato.ir.ops.quantize import Rounding
 
@@ -70,10 +70,13 @@ class BlockForm(PackedForm):
         """A block's scales or minima, of type `scale_type`, as f32."""
         return widen(f, bits)
 
-    def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
+    def dot(
+        self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value], ahead: int = 0
+    ) -> list[Value]:
         start = {str(t): f.zero(F32V) for t in range(len(rows))}
         for u, s in f.range(0, units(k), 1, **start):
             unit = f.at(w, u * self.unit.nbytes)
+            fetch(f, unit, self.unit.nbytes, ahead)
             for b in range(2):
                 add = self._block(f, isa, unit, b)
                 for t, row in enumerate(rows):

@@ -52,9 +52,12 @@ class PackedForm(ABC):
         return groups(n) * self.group_bytes(k)
 
     @abstractmethod
-    def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
+    def dot(
+        self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value], ahead: int = 0
+    ) -> list[Value]:
         """The products of the group at `w` with prepared rows: 16 f32 sums for each row. A row's sums
-        have the same bits however many others there are."""
+        have the same bits however many others there are. `ahead`: how many bytes further weights are asked
+        for meanwhile; 0 for none."""
 
     @abstractmethod
     def pack(self, f: Function, k: int, sources: Sources, out: Value) -> None:
@@ -73,6 +76,12 @@ def tile(isa: Isa) -> int:
 
 MOST = 4
 """The largest tile."""
+
+
+def fetch(f: Function, weights: Value, nbytes: int, ahead: int) -> None:
+    """Ask for `nbytes` of weights `ahead` of these, if that isn't 0: into L2, as L1 holds what is in use."""
+    for line in range(0, nbytes if ahead else 0, 64):
+        f.prefetch(weights, ahead + line, locality=2)
 
 
 def groups(n: int) -> int:

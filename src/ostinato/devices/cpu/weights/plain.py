@@ -18,7 +18,7 @@ from ostinato.devices.cpu.emit.types import BF16, F32, F32V, I16, I32, I32V, Typ
 from ostinato.devices.cpu.isa import Isa
 from ostinato.devices.cpu.kernels.halves import widen, widen_brain
 from ostinato.devices.cpu.kernels.rows import BRAIN, brain_pairs
-from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
+from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources, fetch
 from ostinato.ir import encoding as e
 from ostinato.ir.encoding import Encoding
 from ostinato.ir.ops.quantize import Rounding
@@ -51,9 +51,12 @@ class FloatForm(PackedForm):
         step = self.element.x(GROUP)
         return [self.floats(f, f.load(step, w, i * step.nbytes)) for i in range(count)]
 
-    def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
+    def dot(
+        self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value], ahead: int = 0
+    ) -> list[Value]:
         def add(at: Value | int, count: int, sums: list[list[Value]]) -> None:
             weights, floats = f.at(w, at * (GROUP * self.element.nbytes)), [f.at(row, at * 4) for row in rows]
+            fetch(f, weights, count * GROUP * self.element.nbytes, ahead)
             for i, weight in enumerate(self.columns(f, weights, count)):
                 for row, chains in zip(floats, sums, strict=True):
                     x = f.broadcast(f.load(F32, row, 4 * i))
@@ -117,13 +120,16 @@ class BF16Form(FloatForm):
         halves = [half for pair in pairs for half in (pair << 16, pair & -0x10000)]
         return [half.cast("bitcast", F32V) for half in halves[:count]]
 
-    def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
+    def dot(
+        self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value], ahead: int = 0
+    ) -> list[Value]:
         if self.rounding(isa) is None:
-            return super().dot(f, isa, k, w, rows)
+            return super().dot(f, isa, k, w, rows, ahead)
         pairs = BF16.x(2 * GROUP)
 
         def add(at: Value | int, count: int, sums: list[list[Value]]) -> None:
             weights, floats = f.at(w, at * _PAIR), [f.at(row, at * 4) for row in rows]
+            fetch(f, weights, count * _PAIR, ahead)
             for i in range(count):
                 weight = f.load(I32V, weights, i * _PAIR).cast("bitcast", pairs)
                 for row, chains in zip(floats, sums, strict=True):

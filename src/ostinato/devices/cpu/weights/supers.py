@@ -19,7 +19,7 @@ from ostinato.devices.cpu.kernels.halves import widen
 from ostinato.devices.cpu.kernels.quantize import BLOCK
 from ostinato.devices.cpu.kernels.rows import INT8, UNIT
 from ostinato.devices.cpu.weights.blocks import UnitLayout
-from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources
+from ostinato.devices.cpu.weights.packed import GROUP, PackedForm, Sources, fetch
 from ostinato.devices.cpu.weights.row_block import Add, RowBlock, add_block
 from ostinato.ir.ops.quantize import Rounding
 
@@ -78,7 +78,9 @@ class SuperForm(PackedForm):
     def scales(self, f: Function, pair: Value, lane: Value, b: int) -> list[tuple[Value, Value | None]]:
         """The inverse, for one block: scale and minimum of its first and of its last 16 elements, f32."""
 
-    def dot(self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]) -> list[Value]:
+    def dot(
+        self, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value], ahead: int = 0
+    ) -> list[Value]:
         count, kinds = range(len(rows)), 1 if self.dmin is None else 2
         names = [[f"{t}.{kind}" for kind in range(kinds)] for t in count]
         zeros = {name: f.zero(F32V) for each in names for name in each}
@@ -86,6 +88,7 @@ class SuperForm(PackedForm):
             unit = f.at(w, u * self.unit_bytes)
             for p, sums in f.range(0, _PAIRS, 1, **zeros):
                 pair, at = f.at(f.at(unit, p * self.pair.nbytes), _HEAD), u * _PAIRS + p
+                fetch(f, pair, self.pair.nbytes, ahead)
                 for b in range(2):
                     add = self.block(f, isa, pair, b)
                     for t in count:
