@@ -12,6 +12,9 @@ fast as it goes: B is the best of these reads in the whole run. The peer's figur
 with flash attention on and off and OpenVINO's (which has `decode-0` and prompts alone), by the median of its
 rounds. While one engine is measured, the others' CPU time is watched: the table says how much they used.
 
+B is read from far more memory than caches hold, but a model may fit into one, for a while, in part: "limit"
+sets ours beside a loop that reads exactly as many bytes as a token does, over and over, in the same round.
+
 A row is reached when the median of its rounds' ratios is at least --decode-ratio or --prefill-ratio, or, when
 decoding, where the share (bytes of weights and KV that a token reads, times tokens per second, by B) is at
 least --share. Should any engine in any row exceed B, the yardstick is wrong: no row is reached by its share.
@@ -31,6 +34,7 @@ from typing import Any
 from peer_engines import Engine, LlamaBench, LlamaWorker, OpenVinoWorker, Ours, Setup
 
 from ostinato.device.measures import Bandwidth, ReadsMemory
+from ostinato.devices.cpu.bandwidth import ReadBandwidth
 from ostinato.engine.rates import Work
 from ostinato.formats.gguf import GgufFile
 from ostinato.host.limits import cpu_threads
@@ -48,6 +52,9 @@ class Row:
     work: Work
     rates: dict[str, list[float]]
     bytes_per_token: dict[str, float]
+    limits: list[float] = field(default_factory=list)
+    """Tokens per second, were nothing done but reading as many bytes as ours reads for each, in the same
+    memory again and again; a round's each. Empty for what reads the weights once for many tokens."""
     idle_cpu: float = 0.0
     """The most CPU seconds per second that engines used which weren't measured."""
 
@@ -61,6 +68,12 @@ class Row:
     def ratios(self) -> list[float]:
         """Ours to the peer's, round by round."""
         return [a / b for a, b in zip(self.rates[Ours.name], self.rates[self.peer], strict=True)]
+
+    @property
+    def of_limit(self) -> float | None:
+        """Ours to the limit, the median of all rounds."""
+        parts = [a / b for a, b in zip(self.rates[Ours.name], self.limits, strict=False)]
+        return statistics.median(parts) if parts else None
 
     def median(self, name: str) -> float:
         return statistics.median(self.rates[name])
@@ -120,6 +133,8 @@ class Run:
             row = Row(model.name, work, {e.name: [] for e in able},
                       {name: count + kv for name, count in weights.items()})  # fmt: skip
             self.rows.append(row)
+            nbytes = row.bytes_per_token[Ours.name]
+            reader = ReadBandwidth(ours.device.engine, round(nbytes)) if work.kind == "decode" else None
             for turn in range(self.rounds + 1):  # the first one fills caches and is not counted
                 at = turn % len(able)
                 for engine in (*able[at:], *able[:at]):
@@ -129,6 +144,8 @@ class Run:
                         row.idle_cpu = max(row.idle_cpu, idle)
                 time.sleep(SETTLE)
                 self.yardstick.sample()
+                if turn and reader is not None:
+                    row.limits.append(reader.repeated(work.tokens) / nbytes)
         self.about |= {engine.name.partition(",")[0]: engine.about() for engine in engines}
 
 
@@ -164,10 +181,10 @@ def told(run: Run, rule: Rule) -> Iterator[str]:
     faults = rule.fault(run.rows, best)
     yield ""
     yield (f"{'model':<20} {'row':<20} {'ours':>8} {'peer':>8} {'flash':>5} {'ratio':>6} {'rounds':>13} "
-           f"{'share':>6} {'peer':>6} {'idle':>5}  reached")  # fmt: skip
+           f"{'share':>6} {'peer':>6} {'limit':>6} {'idle':>5}  reached")  # fmt: skip
     for row in run.rows:
         ratios, flash = row.ratios, row.peer.rpartition(" ")[2][-5:]
-        shares = [row.share(name, best) for name in (Ours.name, row.peer)]
+        shares = [row.share(Ours.name, best), row.share(row.peer, best), row.of_limit]
         yield (f"{row.model[:20]:<20} {row.work.name:<20} {row.median(Ours.name):8.1f} "
                f"{row.median(row.peer):8.1f} {flash:>5} {statistics.median(ratios):6.3f} "
                f"{min(ratios):6.3f}-{max(ratios):6.3f} "
@@ -175,7 +192,8 @@ def told(run: Run, rule: Rule) -> Iterator[str]:
                + f" {row.idle_cpu:5.0%}  {rule.verdict(row, best, bool(faults))}")  # fmt: skip
     yield ""
     yield "Tokens per second are medians; ratio: the median of all rounds', lowest and highest of one round;"
-    yield "share: of B, by what a token reads; idle: CPU that the engines used which weren't measured."
+    yield "share: of B, by what a token reads; limit: ours to a loop that reads as many bytes in one place;"
+    yield "idle: CPU that the engines used which weren't measured."
     for row in run.rows:
         yield f"{row.model}, {row.work.name}, by round: " + " ".join(f"{ratio:.3f}" for ratio in row.ratios)
     for fault in faults:
@@ -201,6 +219,8 @@ def as_dict(run: Run, rule: Rule) -> dict[str, Any]:
                 "ratios": row.ratios,
                 "ratio": statistics.median(row.ratios),
                 "shares": {name: row.share(name, best) for name in row.rates},
+                "limits": row.limits,
+                "of_limit": row.of_limit,
                 "idle_cpu": row.idle_cpu,
                 "reached": rule.verdict(row, best, bool(faults)),
             }

@@ -63,6 +63,13 @@ def test_the_peer_is_its_better_way_and_ratios_are_taken_round_by_round() -> Non
     assert row([1], [2], [3], Work("prefill", 8)).share("ostinato", 400) is None
 
 
+def test_the_limit_is_what_reading_alone_would_give() -> None:
+    found = row([10, 30, 20], [5, 5, 5], [1, 1, 1], Work("decode", 8))
+    assert found.of_limit is None
+    found.limits = [20, 40, 25]
+    assert found.of_limit == 0.75
+
+
 @pytest.mark.parametrize(("ours", "best", "reached"), [
     ([10.0, 10.0, 10.0], 1e9, "by ratio"),
     ([9.9, 9.9, 30.0], 1e9, "no"),
@@ -136,6 +143,9 @@ def test_a_whole_run(
         "it decodes from an empty cache alone"
     )
     assert len(decode["ratios"]) == 2
+    assert len(decode["limits"]) == 2
+    assert decode["of_limit"] > 0
+    assert (prefill["limits"], prefill["of_limit"]) == ([], None)
     assert decode["reached"] == prefill["reached"] == "by ratio"
     assert decode["shares"]["ostinato"] > decode["shares"][ON] > 0
     assert report["about"]["llama.cpp"] == {"system": "FAKE = 1", "version": "0"}

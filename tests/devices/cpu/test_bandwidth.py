@@ -57,6 +57,12 @@ def test_a_loop_that_leaves_something_out_is_noticed() -> None:
         found.sample()
 
 
+def test_many_passes_over_the_same_bytes() -> None:
+    found = yardstick(seconds=iter([4.0, 8.0, 1.5, 2.0]))
+    assert found.repeated(3) == 3 * found.nbytes / 1.5
+    assert found.samples == [], "it is no read of memory"
+
+
 def test_the_best_of_all_reads_counts() -> None:
     loops = 2 * len(LOOPS)
     found = yardstick(seconds=iter([2.0] * (loops - 1) + [0.5] + [4.0] + [8.0] * (loops - 1)))
