@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ostinato.host.collector import Starting
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 1 an error, 2 wrong usage, 130 interrupted."""
     try:
-        from ostinato.cli.app import run_app
+        with Starting():
+            from ostinato.cli.app import run_app
     except KeyboardInterrupt:  # importing takes long enough to be interrupted
         return 130
     return run_app(argv)

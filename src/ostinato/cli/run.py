@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ostinato.cli.console import Console, console_options
+from ostinato.host.collector import Starting
 from ostinato.hub.aliases import ALIASES, DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -78,31 +79,32 @@ def run(
     text = _read_prompt(prompt)
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template that --raw leaves out.")
-    from ostinato.engine.llm import LLM
-    from ostinato.generate.settings import Sampling
+    with Starting() as starting:
+        from ostinato.engine.llm import LLM
+        from ostinato.generate.settings import Sampling
 
-    sampling = Sampling(temperature=temperature, top_p=top_p, min_p=min_p, seed=seed)
-    llm = LLM(
-        model, device=device, context=context, kv_dtype=kv_dtype, threads=threads,
-        weights=weights, plan=plan, pack_cache=pack_cache, progress=console.verbosity >= 0,
-    )  # fmt: skip
-    console.note(
-        f"{llm.file.path} ({llm.file.source}) on {llm.inference.location}, context {llm.context}", level=1
-    )
-    if llm.context > llm.trained_context:
+        sampling = Sampling(temperature=temperature, top_p=top_p, min_p=min_p, seed=seed)
+        llm = LLM(
+            model, device=device, context=context, kv_dtype=kv_dtype, threads=threads,
+            weights=weights, plan=plan, pack_cache=pack_cache, progress=console.verbosity >= 0,
+        )  # fmt: skip
         console.note(
-            f"a context of {llm.context} is more than the {llm.trained_context} the model was trained for: "
-            "answers get worse beyond that"
+            f"{llm.file.path} ({llm.file.source}) on {llm.inference.location}, context {llm.context}", level=1
         )
-    if raw or not llm.has_chat_template:
-        if system is not None:
-            raise click.UsageError("this model has no chat template and so no place for --system.")
-        generation = llm.stream(text, max_tokens=max_tokens, sampling=sampling)
-    else:
-        messages = [{"role": "system", "content": system}] if system is not None else []
-        messages.append({"role": "user", "content": text})
-        generation = llm.chat(messages, max_tokens=max_tokens, sampling=sampling)
-    return _print(console, generation, llm)
+        if llm.context > llm.trained_context:
+            console.note(
+                f"a context of {llm.context} is more than the {llm.trained_context} the model was trained "
+                "for: answers get worse beyond that"
+            )
+        if raw or not llm.has_chat_template:
+            if system is not None:
+                raise click.UsageError("this model has no chat template and so no place for --system.")
+            generation = llm.stream(text, max_tokens=max_tokens, sampling=sampling)
+        else:
+            messages = [{"role": "system", "content": system}] if system is not None else []
+            messages.append({"role": "user", "content": text})
+            generation = llm.chat(messages, max_tokens=max_tokens, sampling=sampling)
+        return _print(console, generation, llm, starting)
 
 
 def _read_prompt(words: tuple[str, ...]) -> str:
@@ -128,13 +130,14 @@ def note_packs(console: Console, llm: LLM) -> None:
         console.note(f"{llm.packs.what}: not kept in {llm.packs.folder}: {llm.packs.why_not}")
 
 
-def _print(console: Console, generation: Generation, llm: LLM) -> int:
+def _print(console: Console, generation: Generation, llm: LLM, starting: Starting) -> int:
     """Stream the answer to stdout, then the quiet line to stderr."""
     code, last = 0, "\n"
     try:
         for last in generation:
             sys.stdout.write(last)
             sys.stdout.flush()
+            starting.over()
     except KeyboardInterrupt:
         code = 130  # and what was generated so far is kept
     finally:

@@ -496,10 +496,10 @@ def test_processes_that_are_killed(folder: Path) -> None:
 def test_the_key_is_the_same_in_every_process() -> None:
     code = (
         "import sys; from ostinato.devices.cpu.code_cache import CodeCache\n"
-        "from ostinato.devices.cpu.isa import ISAS; print(CodeCache.key_of(sys.argv[1], ISAS['generic']))"
+        "from ostinato.devices.cpu.isa import ISAS; print(CodeCache.key_of([sys.argv[1]], ISAS['generic']))"
     )
     done = subprocess.run([sys.executable, "-c", code, IR], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == CodeCache.key_of(IR, ISAS["generic"])
+    assert done.stdout.strip() == CodeCache.key_of([IR], ISAS["generic"])
 
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -513,11 +513,11 @@ VERSIONS = llvm.versions()
 
 
 def check_a_change_is_in_the_key(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    before = CodeCache.key_of(IR, ISAS["avx2"])
+    before = CodeCache.key_of([IR], ISAS["avx2"])
     with monkeypatch.context() as patch:
         CHANGES[what](patch)
-        assert CodeCache.key_of(IR, ISAS["avx2"]) != before
-    assert CodeCache.key_of(IR, ISAS["avx2"]) == before
+        assert CodeCache.key_of([IR], ISAS["avx2"]) != before
+    assert CodeCache.key_of([IR], ISAS["avx2"]) == before
 
 
 @pytest.mark.parametrize("what", list(CHANGES))
@@ -529,10 +529,10 @@ def test_a_change_is_in_the_key(monkeypatch: pytest.MonkeyPatch, what: str) -> N
 @pytest.mark.parametrize("field", ["name", "cpu", "features"])
 def test_the_instruction_set_is_in_the_key(field: str) -> None:
     other = dataclasses.replace(ISAS["avx2"], **{field: "other"})
-    assert CodeCache.key_of(IR, other) != CodeCache.key_of(IR, ISAS["avx2"])
+    assert CodeCache.key_of([IR], other) != CodeCache.key_of([IR], ISAS["avx2"])
 
 
 def test_the_code_is_in_the_key() -> None:
-    keys = {CodeCache.key_of(ir, one) for ir in (IR, IR + " ", "") for one in ISAS.values()}
+    keys = {CodeCache.key_of([ir], one) for ir in (IR, IR + " ", "") for one in ISAS.values()}
     assert len(keys) == 3 * len(ISAS)
     assert all(CodeCache(None).file_name(key) == f"{key}.code" for key in keys)

@@ -161,7 +161,7 @@ def test_sabotage_rows_in_a_tile_that_are_summed_another_way(monkeypatch: pytest
     dot = FloatForm.dot
 
     def halves(
-        self: FloatForm, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value]
+        self: FloatForm, f: Function, isa: Isa, k: int, w: Value, rows: Sequence[Value], ahead: int = 0
     ) -> list[Value]:
         if len(rows) == 1:
             return dot(self, f, isa, k, w, rows)

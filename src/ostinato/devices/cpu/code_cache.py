@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from ostinato.devices.cpu import llvm
@@ -39,10 +40,11 @@ class CodeCache(KeptFiles):
         return cls(dirs.code_dir(create=False))
 
     @staticmethod
-    def key_of(ir: str, isa: Isa) -> str:
-        """The SHA-256 of everything that an object is made from. Raises NativeCompilerMissing."""
+    def key_of(source: Sequence[str], isa: Isa) -> str:
+        """The SHA-256 of everything that an object is made from; `source` is the IR, or what the IR is made
+        from. Raises NativeCompilerMissing."""
         digest = hashlib.sha256()
-        for part in (ir, *identity(isa)):
+        for part in (str(len(source)), *source, *identity(isa)):
             data = part.encode()
             digest.update(len(data).to_bytes(8, "little"))
             digest.update(data)
@@ -59,7 +61,7 @@ class CodeCache(KeptFiles):
 
 
 def identity(isa: Isa) -> tuple[str, ...]:
-    """Everything beside the IR that an object depends on, or that may have changed how it is made."""
+    """Everything beside its source that an object depends on, or that may have changed how it is made."""
     return (isa.name, isa.cpu, isa.features, llvm.triple(), *llvm.versions(), version.__version__, CODEGEN)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ostinato.devices.cpu import isa as isas
-from ostinato.devices.cpu import llvm
+from ostinato.devices.cpu import llvm, writers
 from ostinato.devices.cpu.code_cache import CodeCache
 from ostinato.devices.cpu.isa import Isa
 from ostinato.errors.cpu import NativeCodeRefused, NativeFunctionMissing, NativeSymbolMissing
@@ -50,13 +50,30 @@ def compile_module(ir: str, isa: Isa, cache: CodeCache | None) -> NativeModule:
     Raises NativeCodeRefused (LLVM doesn't accept the IR), NativeSymbolMissing (it calls a function that isn't
     there), InstructionSetMissing (this CPU can't run it), NativeCompilerMissing.
     """
+    return _compiled(CodeCache.key_of([ir], isa), lambda: ir, isa, cache)
+
+
+def compile_written(
+    recipe: Sequence[str], write: Callable[[], str], isa: Isa, cache: CodeCache | None
+) -> NativeModule:
+    """The same of the IR that `write` returns, which isn't asked for where `cache` has the code.
+
+    Args:
+        recipe: All that the IR depends on beside `isa` and the source that `writers` digests.
+    """
+    written_by = None if cache is None else writers.digest()
+    if written_by is None:
+        return compile_module(write(), isa, cache)
+    return _compiled(CodeCache.key_of(["written", written_by, *recipe], isa), write, isa, cache)
+
+
+def _compiled(key: str, write: Callable[[], str], isa: Isa, cache: CodeCache | None) -> NativeModule:
     isas.require(isa)
-    key = CodeCache.key_of(ir, isa)
     with _compiling:  # LLVM's binding has one lock of its own: compiling side by side would gain nothing
         module = _loaded.get(key)
         if module is None:
             kept = cache.get(key) if cache is not None else None
-            data = kept if kept is not None else _emit(ir, isa)
+            data = kept if kept is not None else _emit(write(), isa)
             module = NativeModule(key, len(data), kept is not None, *_link(data, isa))
             if kept is None and cache is not None:
                 cache.put(key, data)

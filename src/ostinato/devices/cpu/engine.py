@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from ostinato.devices.cpu.code_cache import CodeCache
-from ostinato.devices.cpu.compiler import compile_module
+from ostinato.devices.cpu.compiler import compile_written
 from ostinato.devices.cpu.emit.builder import Module
 from ostinato.devices.cpu.idle_pages import release_compiler
 from ostinato.devices.cpu.isa import Isa
@@ -44,10 +45,8 @@ class Engine:
         """Kernels in one module, by symbol; written and compiled when they are first asked for together."""
         distinct = tuple(dict.fromkeys(kernels))
         if distinct not in self._compiled:
-            module = Module(self.isa)
-            for kernel in distinct:
-                kernel.emit(module)
-            native = compile_module(module.text(), self.isa, self.cache)
+            recipe = [repr(kernel) for kernel in distinct]
+            native = compile_written(recipe, partial(written, distinct, self.isa), self.isa, self.cache)
             self._release_later()
             symbols = [kernel.symbol for kernel in distinct]
             self._compiled[distinct] = {symbol: native.address(symbol) for symbol in symbols}
@@ -64,3 +63,11 @@ class Engine:
     def address(self, kernel: Kernel) -> int:
         """A kernel in a module of its own."""
         return self.addresses((kernel,))[kernel.symbol]
+
+
+def written(kernels: Iterable[Kernel], isa: Isa) -> str:
+    """The IR of kernels in one module."""
+    module = Module(isa)
+    for kernel in kernels:
+        kernel.emit(module)
+    return module.text()
