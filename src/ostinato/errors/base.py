@@ -9,11 +9,12 @@ class OstinatoError(Exception):
     """Root of the taxonomy.
 
     An error is data: a subclass is a dataclass whose fields say what happened, `message()` makes the
-    sentence from them, and `remedy` says what the reader can do. A subclass also derives from the
+    sentence from them, and `remedy` says what the reader can do. It is without what a dataclass has to
+    offer beside its fields: a hundred of them are made at each start. A subclass also derives from the
     builtin a caller would expect (`ValueError`, `FileNotFoundError` ...) and survives pickling.
 
     >>> from dataclasses import dataclass
-    >>> @dataclass(eq=False)
+    >>> @dataclass(eq=False, repr=False)
     ... class TooHot(OstinatoError, ValueError):
     ...     degrees: int
     ...     def message(self) -> str:
@@ -38,6 +39,10 @@ class OstinatoError(Exception):
 
     def __str__(self) -> str:
         return self.message()
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={value!r}" for name, value in self.fields().items())
+        return f"{type(self).__name__}({', '.join(fields)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own reduction replays positional args and so loses keyword fields.

@@ -10,7 +10,7 @@ _SHOWN = 4  # file names in a message
 _CLIP = 80  # characters of one
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IncompleteCheckpoint(OstinatoError, FileNotFoundError):
     """`folder` lacks the files `missing`; `found` are the weight files that lie there instead, if any."""
 
@@ -29,7 +29,7 @@ class IncompleteCheckpoint(OstinatoError, FileNotFoundError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MissingShards(OstinatoError, FileNotFoundError):
     """The index `file` names weight files, `shards`, that don't lie beside it."""
 
@@ -48,7 +48,7 @@ class MissingShards(OstinatoError, FileNotFoundError):
         return "The download is incomplete: fetch the missing files into the same folder."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PickledWeights(OstinatoError, ValueError):
     """`folder` has its weights only as pickles, `files`. Reading a pickle runs the code in it: never done."""
 
@@ -66,7 +66,7 @@ class PickledWeights(OstinatoError, ValueError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GgufFolder(OstinatoError, ValueError):
     """`folder` holds GGUF files, `files`, each of them a whole model, and no safetensors weights."""
 

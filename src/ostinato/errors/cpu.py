@@ -9,7 +9,7 @@ from ostinato.errors.base import OstinatoError
 _ELSEWHERE = "--device reference runs without native code."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NativeCompilerMissing(OstinatoError, ImportError):
     """llvmlite, which compiles for the CPU, isn't installed or doesn't load, for `reason`."""
 
@@ -23,7 +23,7 @@ class NativeCompilerMissing(OstinatoError, ImportError):
         return f"Install it (pip install llvmlite), or choose another device: {_ELSEWHERE}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NativeCodeForbidden(OstinatoError, PermissionError):
     """The system lets this process make no memory executable, for `reason`."""
 
@@ -37,7 +37,7 @@ class NativeCodeForbidden(OstinatoError, PermissionError):
         return f"Ask for executable memory (SELinux: execmem), or choose another device: {_ELSEWHERE}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InstructionSetMissing(OstinatoError, ValueError):
     """Code for the instruction set `name` can't run here: this CPU lacks `missing`."""
 
@@ -53,7 +53,7 @@ class InstructionSetMissing(OstinatoError, ValueError):
         return f"Unset OSTINATO_CPU, or choose one of {', '.join(self.usable)}."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NativeCodeRefused(OstinatoError, ValueError):
     """LLVM refused generated code, for `reason`: a fault of the kernel that wrote it."""
 
@@ -67,7 +67,7 @@ class NativeCodeRefused(OstinatoError, ValueError):
         return f"Please report it; until it is mended, {_ELSEWHERE}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NativeSymbolMissing(OstinatoError, LookupError):
     """Generated code calls functions that this process doesn't have; it was not loaded."""
 
@@ -81,7 +81,7 @@ class NativeSymbolMissing(OstinatoError, LookupError):
         return f"Please report it with the system's name and version; until it is mended, {_ELSEWHERE}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NativeFunctionMissing(OstinatoError, LookupError):
     """A native module was asked for a function that it doesn't define."""
 
@@ -91,7 +91,7 @@ class NativeFunctionMissing(OstinatoError, LookupError):
         return f"the native module defines no function {self.name!r}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PoolAfterFork(OstinatoError, RuntimeError):
     """A child process ran what its parent had made: the parent's threads aren't there."""
 
@@ -103,7 +103,7 @@ class PoolAfterFork(OstinatoError, RuntimeError):
         return "Load the model after the fork, or start processes with multiprocessing's 'spawn'."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PoolClosed(OstinatoError, RuntimeError):
     """A run was asked for after the worker threads had stopped, as they do when the interpreter exits."""
 
@@ -115,7 +115,7 @@ class PoolClosed(OstinatoError, RuntimeError):
         return "Run nothing while the interpreter exits."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SelfTestFailed(OstinatoError, ArithmeticError):
     """A product computed with the instruction set `name` isn't what it must be."""
 

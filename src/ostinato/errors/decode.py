@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ostinato.errors.base import OstinatoError
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class EmptyStep(OstinatoError, ValueError):
     """A step was asked to run no token."""
 
@@ -15,7 +15,7 @@ class EmptyStep(OstinatoError, ValueError):
         return "a step needs at least one token"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TokenOutOfRange(OstinatoError, ValueError):
     """A token id outside the model's vocabulary."""
 
@@ -26,7 +26,7 @@ class TokenOutOfRange(OstinatoError, ValueError):
         return f"token {self.token} is outside the vocabulary 0 … {self.vocab_size - 1}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CapacityExceeded(OstinatoError, ValueError):
     """A step would write past the end of the KV cache; positions."""
 
@@ -41,7 +41,7 @@ class CapacityExceeded(OstinatoError, ValueError):
         return "Use a larger context, or shorten the prompt."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CacheMismatch(OstinatoError, ValueError):
     """A KV cache was made for another model's geometry; `field` is the first difference."""
 
@@ -58,7 +58,7 @@ class CacheMismatch(OstinatoError, ValueError):
         return "Allocate the cache with KvCache.allocate(model, ...)."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RowOutOfRange(OstinatoError, IndexError):
     """Output was asked for a row that the step doesn't have."""
 
@@ -69,7 +69,7 @@ class RowOutOfRange(OstinatoError, IndexError):
         return f"row {self.row} was asked for, the step has rows 0 … {self.rows - 1}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InvalidWant(OstinatoError, TypeError):
     """`want` is none of the things that a step can hand back."""
 
@@ -79,7 +79,7 @@ class InvalidWant(OstinatoError, TypeError):
         return f"want is {self.got}, expected Last, All, Rows(indices), Hidden or Argmax"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InvalidTruncation(OstinatoError, ValueError):
     """A cache can only be cut to a length that it has reached."""
 
@@ -90,7 +90,7 @@ class InvalidTruncation(OstinatoError, ValueError):
         return f"a cache of length {self.length} can't be cut to {self.wanted}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SlotBusy(OstinatoError, RuntimeError):
     """A decode slot was asked for by a second user while the first holds it."""
 
@@ -102,7 +102,7 @@ class SlotBusy(OstinatoError, RuntimeError):
         return "Lease another slot of the pool, or wait until this one is released."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StaleCapture(OstinatoError, RuntimeError):
     """A capture was made over storages that its session is no longer bound to; nothing was run."""
 
@@ -117,7 +117,7 @@ class StaleCapture(OstinatoError, RuntimeError):
         return "Capture the session again."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StaleLogits(OstinatoError, RuntimeError):
     """Logits that a step had lent were used after the next one, which writes over them; steps, counted by
     whoever ran them."""
@@ -133,7 +133,7 @@ class StaleLogits(OstinatoError, RuntimeError):
         return "Read borrowed logits before the next step, or ask for logits of your own (want=Last)."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TokenDataMismatch(OstinatoError, ValueError):
     """A step's data lacks a field that the plan reads, or has one that it can't take."""
 
@@ -145,7 +145,7 @@ class TokenDataMismatch(OstinatoError, ValueError):
         return f"the token's data: {self.field} is {self.got}, expected {self.expected}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CaptureNotPossible(OstinatoError, RuntimeError):
     """A plan can't be recorded over fixed addresses; the held plan works."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ostinato.errors.base import OstinatoError
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NoDevice(OstinatoError, LookupError):
     """No device is registered at the wanted location."""
 
@@ -23,7 +23,7 @@ class NoDevice(OstinatoError, LookupError):
         return "Choose a registered one; ostinato.register_defaults() registers those that are shipped."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MalformedLocation(OstinatoError, ValueError):
     """A text names no place for a device."""
 
@@ -37,7 +37,7 @@ class MalformedLocation(OstinatoError, ValueError):
         return "Write KIND or KIND:ORDINAL, as in reference or reference:1."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class OutOfDeviceMemory(OstinatoError, MemoryError):
     """A device has no room for a storage."""
 
@@ -52,7 +52,7 @@ class OutOfDeviceMemory(OstinatoError, MemoryError):
         return "Use a smaller context or model, or another device."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DeviceAlreadyRegistered(OstinatoError, ValueError):
     """Two devices claim the same location."""
 
@@ -62,7 +62,7 @@ class DeviceAlreadyRegistered(OstinatoError, ValueError):
         return f"a device is already registered as {self.location!r}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NoKernel(OstinatoError, NotImplementedError):
     """A device lacks a kernel for an op on this dtype and encoding; raised while planning."""
 
@@ -79,7 +79,7 @@ class NoKernel(OstinatoError, NotImplementedError):
         return "Use another device (--device), or convert the file to an encoding that this one knows."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TopologyChanged(OstinatoError, RuntimeError):
     """A plan was made for an older set of devices; nothing of it was run."""
 
@@ -94,7 +94,7 @@ class TopologyChanged(OstinatoError, RuntimeError):
         return "Plan again."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DeviceMismatch(OstinatoError, ValueError):
     """Something lives on another device than the one that should use it."""
 
@@ -106,7 +106,7 @@ class DeviceMismatch(OstinatoError, ValueError):
         return f"{self.what} is on {self.got}, expected on {self.expected}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WorkspaceBusy(OstinatoError, RuntimeError):
     """A workspace was given to a second run while the first was in flight."""
 
@@ -116,7 +116,7 @@ class WorkspaceBusy(OstinatoError, RuntimeError):
         return f"the workspace on {self.location} is in use by a run in flight"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NotVarying(OstinatoError, KeyError):
     """A replay brought a value for an input that its capture holds fixed or doesn't have."""
 
@@ -128,7 +128,7 @@ class NotVarying(OstinatoError, KeyError):
         return f"%{self.node} is no varying input of this capture; those are: {known}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WeightLayoutConflict(OstinatoError, ValueError):
     """One weight was asked for in two packed layouts; only one copy may exist."""
 
@@ -142,7 +142,7 @@ class WeightLayoutConflict(OstinatoError, ValueError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IndexOutOfRange(OstinatoError, IndexError):
     """A gather or a slab access addressed a row that isn't there; nothing was written."""
 

@@ -21,7 +21,7 @@ def _clip(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelFormatError(OstinatoError, ValueError):
     """A model file's contents break its format.
 
@@ -48,7 +48,7 @@ class ModelFormatError(OstinatoError, ValueError):
         return self.advice or "The file is damaged or not a model of this format; fetch it again."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnsupportedEncoding(OstinatoError, ValueError):
     """A tensor is stored in an encoding that ostinato can name but not decode."""
 
@@ -66,7 +66,7 @@ class UnsupportedEncoding(OstinatoError, ValueError):
         return f"Choose a file of this model in {_DECODED}."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NoEncoder(OstinatoError, ValueError):
     """`tensor` of `file` was to be stored in an encoding that ostinato cannot write, though it may read it.
 
@@ -85,7 +85,7 @@ class NoEncoder(OstinatoError, ValueError):
         return f"Ask for {_ENCODED}."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelFileMissing(OstinatoError, FileNotFoundError):
     """There is no file at the path."""
 
@@ -99,7 +99,7 @@ class ModelFileMissing(OstinatoError, FileNotFoundError):
         return "Check the path, or fetch the model first."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelPartMissing(ModelFileMissing):
     """`file`, part `number` (from 1) of the `count` of the model that `first` begins, is not there."""
 
@@ -115,7 +115,7 @@ class ModelPartMissing(ModelFileMissing):
         return f"Put all {self.count} parts into one folder, under the names that they were made with."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelFileUnreadable(OstinatoError, OSError):
     """The operating system refused to open or map the file; `reason` is what it said."""
 
@@ -130,7 +130,7 @@ class ModelFileUnreadable(OstinatoError, OSError):
         return "Check the file's permissions and the volume that it lies on."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelFileClosed(OstinatoError, ValueError):
     """Tensor data was asked of a model file that has been closed."""
 
@@ -144,7 +144,7 @@ class ModelFileClosed(OstinatoError, ValueError):
         return "Read the data inside the `with` block, or keep the file open while its tensors are in use."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelFileChanged(OstinatoError, OSError):
     """A model file was shortened to `size` bytes while it was open; `tensor` ends at byte `needed`."""
 
@@ -164,7 +164,7 @@ class ModelFileChanged(OstinatoError, OSError):
         return "Load the model again from a whole file; to replace one in use, rename the new one over it."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InvalidModelContent(OstinatoError, ValueError):
     """What was to be written to a model file breaks the format; `field` as in `ModelFormatError`."""
 

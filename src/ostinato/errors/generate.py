@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ostinato.errors.base import OstinatoError
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InvalidSetting(OstinatoError, ValueError):
     """A sampling or generation setting is out of its range."""
 
@@ -19,7 +19,7 @@ class InvalidSetting(OstinatoError, ValueError):
         return f"{self.field} is {self.got}, expected {self.expected}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InvalidLogits(OstinatoError, ArithmeticError):
     """The model yielded logits that are not numbers: weights or a kernel are damaged."""
 
@@ -35,7 +35,7 @@ class InvalidLogits(OstinatoError, ArithmeticError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PromptTooLong(OstinatoError, ValueError):
     """The prompt has more tokens than the context holds."""
 
@@ -50,7 +50,7 @@ class PromptTooLong(OstinatoError, ValueError):
         return f"Shorten the prompt, or use a context of more than {self.tokens} (--context)."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class EmptyPrompt(OstinatoError, ValueError):
     """There is no token to start from."""
 
@@ -62,7 +62,7 @@ class EmptyPrompt(OstinatoError, ValueError):
         return "Give some text; this model adds no beginning-of-text token of its own."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CacheChanged(OstinatoError, RuntimeError):
     """Something else ran over a generation's KV cache, or emptied it, between two of its steps.
 
@@ -83,7 +83,7 @@ class CacheChanged(OstinatoError, RuntimeError):
         return "Finish or close one generation before the next uses its cache, or give each its own."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ConversationBusy(OstinatoError, RuntimeError):
     """A conversation was used while another thread computes its next piece."""
 
@@ -95,7 +95,7 @@ class ConversationBusy(OstinatoError, RuntimeError):
         return "Ask when that piece is there, or begin a conversation for each thread (LLM.conversation)."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GenerationBusy(OstinatoError, RuntimeError):
     """A generation was used while another thread computes its next piece."""
 
@@ -107,7 +107,7 @@ class GenerationBusy(OstinatoError, RuntimeError):
         return "Take its pieces in one thread, or begin a generation for each (LLM.stream)."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NoChatTemplate(OstinatoError, ValueError):
     """A conversation was asked of a model that has no chat template."""
 
@@ -121,7 +121,7 @@ class NoChatTemplate(OstinatoError, ValueError):
         return "Use a chat model, or give the whole prompt as text (--raw)."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StartFailed(OstinatoError, RuntimeError):
     """A process that was started to be timed ended with exit code `code`."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ostinato.errors.base import OstinatoError
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ShapeMismatch(OstinatoError, ValueError):
     """An op was given operands whose shapes don't fit its rule; raised where the op is written."""
 
@@ -19,7 +19,7 @@ class ShapeMismatch(OstinatoError, ValueError):
         return f"{self.op}: expected shape {self.expected}, got {self.got}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DTypeMismatch(OstinatoError, TypeError):
     """An op was given operands of a type outside its rule; raised where the op is written."""
 
@@ -35,7 +35,7 @@ class DTypeMismatch(OstinatoError, TypeError):
         return "Convert the operand with cast()."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GraphMixed(OstinatoError, ValueError):
     """Operands of one op come from two graphs."""
 
@@ -51,7 +51,7 @@ class GraphMixed(OstinatoError, ValueError):
         return "Build every operand in the same Graph."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnboundSymbol(OstinatoError, KeyError):
     """A symbolic integer was needed before it had a value."""
 
@@ -61,7 +61,7 @@ class UnboundSymbol(OstinatoError, KeyError):
         return f"the symbol {self.symbol!r} has no value in this pass"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ConflictingSymbol(OstinatoError, ValueError):
     """A symbol was bound twice with different values in one pass."""
 
@@ -73,7 +73,7 @@ class ConflictingSymbol(OstinatoError, ValueError):
         return f"the symbol {self.symbol!r} is already {self.bound} in this pass and can't become {self.got}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnboundConst(OstinatoError, KeyError):
     """A live Const has no data."""
 
@@ -84,7 +84,7 @@ class UnboundConst(OstinatoError, KeyError):
         return f"the {self.role} {self.const!r} is read by the plan but nothing is bound to it"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BindingMismatch(OstinatoError, ValueError):
     """What is bound to a Const differs from what the Const declares: `field` says in which respect."""
 
@@ -97,7 +97,7 @@ class BindingMismatch(OstinatoError, ValueError):
         return f"{self.const!r} was declared with {self.field} {self.expected}, bound with {self.got}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WriteConflict(OstinatoError, ValueError):
     """Two in-place writes start from the same state of a slab, which can only become one of them."""
 
@@ -113,7 +113,7 @@ class WriteConflict(OstinatoError, ValueError):
         return "Let the second write into the slab that the first one returned."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DataDependentExtent(OstinatoError, ValueError):
     """A value whose shape only the run knows was to leave its segment; nothing can hold a place for it."""
 
@@ -128,7 +128,7 @@ class DataDependentExtent(OstinatoError, ValueError):
         return "Give it a length that is a number or a symbol, or reduce that axis on the same device."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NoValueYet(OstinatoError, TypeError):
     """A Tensor was used where Python needs its values: it is a node of a graph and holds none."""
 

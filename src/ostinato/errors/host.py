@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ostinato.errors.base import OstinatoError
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NotEnoughDiskSpace(OstinatoError, OSError):
     """`where` has `free` bytes left and `needed` are needed."""
 
@@ -23,7 +23,7 @@ class NotEnoughDiskSpace(OstinatoError, OSError):
         return "Free some space, or let OSTINATO_CACHE_DIR name a folder on another disk."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CacheNotWritable(OstinatoError, OSError):
     """The cache folder `where` cannot be created or written, for the system's `reason`."""
 

@@ -18,7 +18,7 @@ class Attempt:
         return f"{self.source}: {self.outcome}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnknownModel(OstinatoError, ValueError):
     """`reference` is neither a path nor one of the `known` aliases; `near` are those spelt alike."""
 
@@ -36,7 +36,7 @@ class UnknownModel(OstinatoError, ValueError):
         return f"Known are: {', '.join(self.known)}. A file is named by its path: -m FILE.gguf."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelUnavailable(OstinatoError, FileNotFoundError):
     """Every source of the model `reference` was tried in vain; `attempts` says how each one ended."""
 
@@ -59,7 +59,7 @@ class ModelUnavailable(OstinatoError, FileNotFoundError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ChecksumMismatch(OstinatoError, ValueError):
     """The file that `source` delivered for the model `reference` is not the expected one; it was not kept."""
 
@@ -79,7 +79,7 @@ class ChecksumMismatch(OstinatoError, ValueError):
         return "The download was damaged or altered: try again, and distrust that source if it happens twice."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ModelNotCached(OstinatoError, FileNotFoundError):
     """The cache holds no model called `reference`; `cached` are those it holds."""
 
@@ -94,7 +94,7 @@ class ModelNotCached(OstinatoError, FileNotFoundError):
         return f"It holds: {', '.join(self.cached)}." if self.cached else "It is empty."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class OutsideCache(OstinatoError, ValueError):
     """`reference` points outside the folder of cached models, where nothing is ever removed."""
 

@@ -28,7 +28,7 @@ class HubChoice:
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MalformedHubReference(OstinatoError, ValueError):
     """`reference` begins with `hf:` but does not have the form of such a reference, for the `problem`."""
 
@@ -46,7 +46,7 @@ class MalformedHubReference(OstinatoError, ValueError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubRepositoryMissing(OstinatoError, FileNotFoundError):
     """Hugging Face has no repository `repo`, or none that the one asking may see."""
 
@@ -60,7 +60,7 @@ class HubRepositoryMissing(OstinatoError, FileNotFoundError):
         return "Check its spelling; a private one needs an HF_TOKEN that may read it."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubRevisionMissing(OstinatoError, FileNotFoundError):
     """The repository `repo` has no branch, tag or commit `revision`."""
 
@@ -75,7 +75,7 @@ class HubRevisionMissing(OstinatoError, FileNotFoundError):
         return "Name a branch, a tag or a commit after the @, or leave it out for the newest."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubFileMissing(OstinatoError, FileNotFoundError):
     """The repository `repo` has no GGUF model `wanted`, a file or a quantisation.
 
@@ -97,7 +97,7 @@ class HubFileMissing(OstinatoError, FileNotFoundError):
         return f"It has: {_listed(self.choices)}." if self.choices else "It has no GGUF model at all."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubChoiceNeeded(OstinatoError, ValueError):
     """The repository `repo` has several GGUF models that `wanted` (None: anything) may mean: `choices`."""
 
@@ -114,7 +114,7 @@ class HubChoiceNeeded(OstinatoError, ValueError):
         return f"Name one of them as hf:{self.repo}:FILE. FILE may be: {_listed(self.choices)}."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubModelMissing(OstinatoError, FileNotFoundError):
     """The repository `repo` holds no model that can be used: `expected` says what was looked for in vain."""
 
@@ -129,7 +129,7 @@ class HubModelMissing(OstinatoError, FileNotFoundError):
         return "Choose a repository of the same model with .gguf files, or with model.safetensors."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PickleRefused(OstinatoError, ValueError):
     """The repository `repo` has its weights only in pickled `files`, which can run any code when opened."""
 
@@ -150,7 +150,7 @@ class PickleRefused(OstinatoError, ValueError):
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubAccessDenied(OstinatoError, PermissionError):
     """Hugging Face does not let the one asking read `repo`.
 
@@ -185,7 +185,7 @@ class HubAccessDenied(OstinatoError, PermissionError):
         return f"Check the spelling; if it is private, {login}."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubUnreachable(OstinatoError, ConnectionError):
     """`reference` is not in Hugging Face's cache, and Hugging Face cannot be asked, for the `reason`.
 
@@ -210,7 +210,7 @@ class HubUnreachable(OstinatoError, ConnectionError):
         return "Check the connection, the proxy settings and HF_ENDPOINT, and try again." + held
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubRateLimited(OstinatoError, ConnectionError):
     """Hugging Face was asked too often; `retry_after` is the wait in seconds that it names, if any."""
 
@@ -228,7 +228,7 @@ class HubRateLimited(OstinatoError, ConnectionError):
         return f"Wait {wait} and try again.{more}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubDownloadFailed(OstinatoError, ConnectionError):
     """The download of `file` from `repo` broke off, for the `reason`."""
 
@@ -244,7 +244,7 @@ class HubDownloadFailed(OstinatoError, ConnectionError):
         return "Try again: the files that are complete are kept."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubDiskFull(NotEnoughDiskSpace):
     """Hugging Face's cache `where` has no room for the files."""
 
@@ -253,7 +253,7 @@ class HubDiskFull(NotEnoughDiskSpace):
         return "Free some space, or let HF_HOME name a folder on another disk."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HubCacheNotWritable(CacheNotWritable):
     """Hugging Face's cache `where` cannot be written."""
 

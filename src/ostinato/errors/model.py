@@ -9,7 +9,7 @@ from ostinato.errors.base import OstinatoError
 _SHOWN = 4
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnknownArchitecture(OstinatoError, ValueError):
     """No family here knows the file's architecture."""
 
@@ -25,7 +25,7 @@ class UnknownArchitecture(OstinatoError, ValueError):
         return "Use a model of a known architecture, or add the family (CONTRIBUTING.md, 'Add a family')."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnsupportedModel(OstinatoError, NotImplementedError):
     """The architecture is known, one of its settings isn't supported."""
 
@@ -42,7 +42,7 @@ class UnsupportedModel(OstinatoError, NotImplementedError):
         return "Use a model without this feature."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class FamilyIncomplete(OstinatoError, NotImplementedError):
     """A family leaves out the function that is needed here."""
 
@@ -58,7 +58,7 @@ class FamilyIncomplete(OstinatoError, NotImplementedError):
         return f"Use a GGUF file as it is, or give the Family record a {self.function}."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MissingTensors(OstinatoError, ValueError):
     """The model's definition needs tensors that the file lacks."""
 
@@ -73,7 +73,7 @@ class MissingTensors(OstinatoError, ValueError):
         return "The file is incomplete or of another architecture than it says; fetch it again."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UnexpectedTensors(OstinatoError, ValueError):
     """The file holds tensors that the model's definition doesn't use: running without them would be wrong."""
 
@@ -88,7 +88,7 @@ class UnexpectedTensors(OstinatoError, ValueError):
         return "The model has a feature that ostinato doesn't know; use another model."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TensorShapeMismatch(OstinatoError, ValueError):
     """A tensor's shape contradicts the model's description; shapes are row-major."""
 
@@ -105,7 +105,7 @@ class TensorShapeMismatch(OstinatoError, ValueError):
         return "The file's metadata and tensors disagree; fetch it again."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NotEnoughMemory(OstinatoError, MemoryError):
     """The model with the wanted context doesn't fit; said before anything is loaded. Bytes."""
 

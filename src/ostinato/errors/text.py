@@ -13,7 +13,7 @@ def _clip(text: str) -> str:
     return text if len(text) <= _CLIP else text[:_CLIP] + "…"
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class TokenizerFormatError(OstinatoError, ValueError):
     """A tokenizer's description is missing, malformed or contradicts itself.
 
@@ -37,7 +37,7 @@ class TokenizerFormatError(OstinatoError, ValueError):
         return "Convert the model again with a current converter, or take another conversion of it."
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class TokenizerFilesMissing(OstinatoError, FileNotFoundError):
     """A model folder holds none of the files that a tokenizer can be made from."""
 
@@ -55,7 +55,7 @@ class TokenizerFilesMissing(OstinatoError, FileNotFoundError):
         )
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class UnsupportedTokenizer(OstinatoError, ValueError):
     """The model's tokenizer is of a kind, or has a part, that is not implemented; `kind` says which."""
 
@@ -70,7 +70,7 @@ class UnsupportedTokenizer(OstinatoError, ValueError):
         return f"Take a model whose tokenizer is one of: {', '.join(self.known)}."
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class UnsupportedPreTokenizer(OstinatoError, ValueError):
     """`tokenizer.ggml.pre` names a way of cutting text into words that is not in the table."""
 
@@ -88,7 +88,7 @@ class UnsupportedPreTokenizer(OstinatoError, ValueError):
         )
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class TokenizerNotConvertible(OstinatoError, ValueError):
     """A tokenizer that GGUF metadata can't describe without changing what it does."""
 
@@ -103,7 +103,7 @@ class TokenizerNotConvertible(OstinatoError, ValueError):
         return "Run the model from its own folder; a guess would silently tokenise text differently."
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class TextNotEncodable(OstinatoError, ValueError):
     """The tokenizer's own rules gave up on a text of that many characters; `detail` is what they said."""
 
@@ -118,7 +118,7 @@ class TextNotEncodable(OstinatoError, ValueError):
         return "Give a shorter text, or one without very long runs of the same characters."
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class UnknownToken(OstinatoError, IndexError):
     """A token id outside the vocabulary."""
 
@@ -133,7 +133,7 @@ class UnknownToken(OstinatoError, IndexError):
         return f"Token ids of this model run from 0 to {self.vocab_size - 1}."
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class ChatTemplateError(OstinatoError, ValueError):
     """A chat template could not be parsed, refused the conversation, or broke a limit.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ostinato.errors.text import TokenizerFormatError, UnsupportedTokenizer
 from ostinato.text import sentencepiece
-from ostinato.text.parts import BYTE_LEVEL, SENTENCEPIECE, Parts, plain_merges
+from ostinato.text.parts import BYTE_LEVEL, SENTENCEPIECE, Parts, byte_pairs
 from ostinato.text.pretokenizers import pre_tokenizer
 from ostinato.text.spaces import SpacePrefix, Spaces
 from ostinato.text.vocabulary import Vocabulary, flag, id_list, string, string_list
@@ -37,7 +37,7 @@ def parts(metadata: Mapping[str, Any]) -> Parts:
 
 
 def _byte_level(metadata: Mapping[str, Any]) -> Parts:
-    from tokenizers import Tokenizer, models, normalizers
+    from tokenizers import Tokenizer, normalizers
 
     pre = pre_tokenizer(string(metadata, "tokenizer.ggml.pre", ""))
     normalizer = string(metadata, NORMALIZER, "")
@@ -50,8 +50,7 @@ def _byte_level(metadata: Mapping[str, Any]) -> Parts:
         if not space:
             raise TokenizerFormatError("tokenizer.ggml.merges", "two tokens a merge", repr(merge))
         pairs.append((left, right))
-    merges = plain_merges(pairs, vocabulary.plain)
-    backend = Tokenizer(models.BPE(vocab=vocabulary.plain, merges=merges, ignore_merges=pre.ignore_merges))
+    backend = Tokenizer(byte_pairs(vocabulary.plain, pairs, ignore_merges=pre.ignore_merges))
     backend.pre_tokenizer = pre.build()
     if normalizer:
         backend.normalizer = getattr(normalizers, normalizer)()

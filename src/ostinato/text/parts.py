@@ -11,6 +11,7 @@ from ostinato.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as TokenizersTokenizer
+    from tokenizers.models import BPE
 
 BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
 
@@ -32,6 +33,18 @@ def plain_merges(pairs: Iterable[tuple[str, str]], plain: Mapping[str, int]) -> 
     return [
         (left, right) for left, right in pairs if left + right in plain and left in plain and right in plain
     ]
+
+
+def byte_pairs(plain: dict[str, int], pairs: list[tuple[str, str]], *, ignore_merges: bool = False) -> BPE:
+    """What `plain_merges` of the pairs make. Raises what `tokenizers` does."""
+    from tokenizers.models import BPE
+
+    try:  # most files have no other merges, and looking at each takes longer than this
+        return BPE(vocab=plain, merges=pairs, ignore_merges=ignore_merges)
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+    return BPE(vocab=plain, merges=plain_merges(pairs, plain), ignore_merges=ignore_merges)
 
 
 def is_panic(error: BaseException) -> bool:

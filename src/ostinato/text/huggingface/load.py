@@ -11,7 +11,7 @@ from ostinato.text import gguf, sentencepiece
 from ostinato.text.huggingface import cutting, sentencepiece_model
 from ostinato.text.huggingface.describe import Description, describe
 from ostinato.text.huggingface.folder import Folder
-from ostinato.text.parts import BYTE_LEVEL, Parts, is_failure, plain_merges
+from ostinato.text.parts import BYTE_LEVEL, Parts, byte_pairs, is_failure, plain_merges
 from ostinato.text.spaces import SPACE
 from ostinato.text.vocabulary import TokenType
 
@@ -54,11 +54,11 @@ def build(description: Description) -> Parts:
 
 
 def _byte_level(description: Description) -> TokenizersTokenizer:
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer
 
-    plain = description.vocabulary.plain
-    merges = plain_merges(description.model.merges, plain)
-    backend = Tokenizer(models.BPE(vocab=plain, merges=merges, ignore_merges=description.model.ignore_merges))
+    model = description.model
+    bpe = byte_pairs(description.vocabulary.plain, model.merges, ignore_merges=model.ignore_merges)
+    backend = Tokenizer(bpe)
     cutting.install(backend, description.normalizers, description.pre_tokenizers)
     return backend
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ostinato.errors.text import TokenizerNotConvertible
 from ostinato.text.huggingface.cutting import Stage
-from ostinato.text.parts import is_failure, plain_merges
+from ostinato.text.parts import byte_pairs, is_failure
 from ostinato.text.pretokenizers import PRE_TOKENIZERS
 
 _GPT2 = PRE_TOKENIZERS["gpt-2"].patterns[0]
@@ -72,10 +72,10 @@ def _pattern(stage: Stage, *, alone: bool) -> str:
 
 def merges_reach_every_token(plain: dict[str, int], pairs: list[tuple[str, str]]) -> bool:
     """Whether merging the characters of any token gives that token."""
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer
 
     try:
-        backend = Tokenizer(models.BPE(vocab=plain, merges=plain_merges(pairs, plain)))
+        backend = Tokenizer(byte_pairs(plain, pairs))
         texts = list(plain)
         encodings = backend.encode_batch(texts, add_special_tokens=False)
     except BaseException as error:
