@@ -7,7 +7,7 @@ F16, BF16 and Q8_0 are written by this project's converter, Q4_0 by llama.cpp's 
 random Q4_0 weights with the default model's tokenizer: what they say is nonsense, what they cost is not.
 `small-f16` is a small one of normal weights, whose rows super-blocks of 256 divide as they don't the default
 model's; `small-q4_k_m` and so on are what llama.cpp's quantiser makes of it. With --only it makes the same
-of the default model: `--only q4_1 q5_0 …`.
+of the default model: `--only q4_1 q5_0 …`, and `wide`, random too, whose vocabulary is 262,144.
 """
 
 from __future__ import annotations
@@ -52,9 +52,13 @@ class Size:
     dim: int
     ffn: int
     kv_heads: int
+    vocab: int = 0
+    """Tokens; 0 for those of the default model. Further ones have names and no merges."""
 
 
 RANDOM = {"random-0.5b": Size(24, 1280, 3456, 5), "random-1.5b": Size(30, 2048, 5632, 8)}
+WIDE = Size(18, 640, 2048, 1, vocab=262_144)
+"""As small models with a vocabulary for many languages: half of what a token reads is the head."""
 SMALL = Size(4, 512, 1536, 4)
 NAMES = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS")
 MXFP4 = "MXFP4_MOE"
@@ -72,9 +76,14 @@ def random_model(path: Path, size: Size, default: Path, encoding: enc.Encoding) 
         metadata = file.metadata.typed()
         tokenizer = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
         base = Config.from_gguf(file)
+    more = range(base.vocab_size, size.vocab)
+    if more:
+        tokens, types = (tokenizer[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
+        tokenizer["tokenizer.ggml.tokens"] = [*tokens, *(f"<further {at}>" for at in more)]
+        tokenizer["tokenizer.ggml.token_type"] = np.array([*types, *[5] * len(more)], np.int32)  # unused
     heads = size.dim // 64
     config = Config(
-        vocab_size=base.vocab_size, context_length=8192, n_layers=size.layers, dim=size.dim, ffn_dim=size.ffn,
+        vocab_size=base.vocab_size + len(more), context_length=8192, n_layers=size.layers, dim=size.dim, ffn_dim=size.ffn,
         heads=heads, kv_heads=size.kv_heads, head_dim=64, norm_eps=base.norm_eps,
         rope=RopeSpec(base.rope.base, 64), window=None, tied=True, qkv_bias=False,
         output_bias=False, ffn_bias=False,
@@ -120,7 +129,7 @@ def _normal(name: str, shape: tuple[int, ...], seed: int) -> TensorSource:
 
 def main() -> None:
     made = [*CONVERTED, "q4_0", *RANDOM, "small-f16", *QUANTIZED]
-    names = [*made, *(name for name in OF_THE_DEFAULT if name not in made)]
+    names = [*made, "wide", *(name for name in OF_THE_DEFAULT if name not in made)]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -145,6 +154,8 @@ def main() -> None:
     for name, size in RANDOM.items():
         if name in wanted:
             random_model(path(name), size, default, enc.Q4_0)
+    if "wide" in wanted:
+        random_model(path("wide"), WIDE, default, enc.Q4_0)
     if "small-f16" in wanted or (set(quantized) & set(QUANTIZED) and not path("small-f16").exists()):
         random_model(path("small-f16"), SMALL, default, enc.F16)
     for name in quantized:
