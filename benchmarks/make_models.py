@@ -83,8 +83,8 @@ def random_model(path: Path, size: Size, default: Path, encoding: enc.Encoding) 
         tokenizer["tokenizer.ggml.token_type"] = np.array([*types, *[5] * len(more)], np.int32)  # unused
     heads = size.dim // 64
     config = Config(
-        vocab_size=base.vocab_size + len(more), context_length=8192, n_layers=size.layers, dim=size.dim, ffn_dim=size.ffn,
-        heads=heads, kv_heads=size.kv_heads, head_dim=64, norm_eps=base.norm_eps,
+        vocab_size=base.vocab_size + len(more), context_length=8192, n_layers=size.layers, dim=size.dim,
+        ffn_dim=size.ffn, heads=heads, kv_heads=size.kv_heads, head_dim=64, norm_eps=base.norm_eps,
         rope=RopeSpec(base.rope.base, 64), window=None, tied=True, qkv_bias=False,
         output_bias=False, ffn_bias=False,
     )  # fmt: skip

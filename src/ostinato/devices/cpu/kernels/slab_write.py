@@ -88,7 +88,8 @@ class SlabWrite(Kernel):
 
     With `rot`, the first `rot` elements of each row are rotated first, by cos and sin `[rows, rot/2]`. Rows
     from `count` on are never written; if any position lies outside the slab, or there are fewer rows (the
-    cell `row_count`), nothing is. `row_stride` is in elements. An item is row · kv_heads + kv_head.
+    cell `row_count`), nothing is. `row_stride` is in elements. An item is kv_head · rows + row: rows of K
+    share cache lines with their neighbours, and mostly stay on one thread so.
     """
 
     slab: SlabGeometry
@@ -112,14 +113,18 @@ class SlabWrite(Kernel):
         report(f, few, args, count - 1, rows)
         report(f, refused, args, start.lt(0).select(start, last), slab.capacity)
         refused = refused | few
-        end = f["high"].min(count * slab.kv_heads)
-        end = refused.select(f["low"], end)
+        end = refused.select(f["low"], f["high"])
         for item, _ in f.range(f["low"], end):
-            row = item // slab.kv_heads
-            head = item - row * slab.kv_heads
-            source = f.at(args["rows"], row * (self.row_stride * 4) + head * (slab.dim * 4))
-            if self.rot:
-                cos, sin = (f.at(args[name], row * (self.rot // 2 * 4)) for name in ("cos", "sin"))
-                rope_to(f, slab.dim, self.rot, source, cos, sin, f["scratch"])
-                source = f["scratch"]
-            write_row(f, slab, args["slab"], head, start + row, source)
+            head = item // rows
+            row = item - head * rows
+            for _ in f.when(row.lt(count)):
+                self._write(f, args, head, row, start + row)
+
+    def _write(self, f: Function, args: dict[str, Value], head: Value, row: Value, position: Value) -> None:
+        slab = self.slab
+        source = f.at(args["rows"], row * (self.row_stride * 4) + head * (slab.dim * 4))
+        if self.rot:
+            cos, sin = (f.at(args[name], row * (self.rot // 2 * 4)) for name in ("cos", "sin"))
+            rope_to(f, slab.dim, self.rot, source, cos, sin, f["scratch"])
+            source = f["scratch"]
+        write_row(f, slab, args["slab"], head, position, source)
