@@ -38,7 +38,7 @@ from ostinato.models.recode import Recode, recoded
 from ostinato.plan.draft import Draft
 from ostinato.plan.memory import plan_memory
 from ostinato.plan.optimized import OptimizedGraph
-from ostinato.plan.regions.product import product_parts
+from ostinato.plan.regions.product import ProductParts, product_parts
 from ostinato.plan.retarget import retarget
 from ostinato.plan.schedule import aliases, schedule
 from ostinato.runtime.context import Bindings, InferenceContext
@@ -232,14 +232,26 @@ class Compared:
         return relative(self.mine, self.theirs)
 
     @property
+    def normed_first(self) -> ProductParts | None:
+        """The parts of a product whose rows are normed and then rounded."""
+        if not isinstance(self.node.op, Region) or not self.node.op.pattern.endswith("product"):
+            return None
+        parts = product_parts(self.node.op)
+        return None if parts.norm is None or parts.rounding is None else parts
+
+    @property
+    def has_rests(self) -> bool:
+        """Whether a norm's last bit decides what the rests of blocks are rounded to, in steps of d/254."""
+        parts = self.normed_first
+        return parts is not None and isinstance(parts.rounding, QuantizeRows)
+
+    @property
     def doubtful(self) -> np.ndarray:
         """Rows in which a norm's last bit may decide what an element is rounded to: `[rows]` bool."""
-        none = np.zeros(self.error.shape, bool)
-        if not isinstance(self.node.op, Region) or not self.node.op.pattern.endswith("product"):
-            return none
-        parts = product_parts(self.node.op)
-        if parts.norm is None or parts.rounding is None:
-            return none
+        parts = self.normed_first
+        if parts is None:
+            return np.zeros(self.error.shape, bool)
+        assert parts.norm is not None
         x = normed(parts.norm, *(self._operand(i) for i in (parts.x, *parts.norm_operands)))
         if parts.rounding == RoundBF16():
             steps = np.abs(np.frexp(x)[0]) * 256  # of its last digit

@@ -36,7 +36,7 @@ PIECES = (1, 2, 61, 5, 1, 1, 67, 12)
 THREADS = (1, 2, 3)
 
 MODELS = ("tiny-llama-grouped", "tiny-llama-bias", "tiny-llama-window", "tiny-llama-tied", "tiny-phi")
-WEIGHTS = (enc.F32, enc.F16, enc.Q8_0, enc.Q4_0, enc.Q4_1)
+WEIGHTS = (enc.F32, enc.F16, enc.BF16, enc.Q8_0, enc.Q4_0, enc.Q4_1)
 KV = (enc.F16, enc.F32, enc.Q8_0)
 CASES = [
     pytest.param(
