@@ -13,9 +13,9 @@ Where a product and a sum may be one rounding, the kernel says so with `fma`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from ostinato.devices.cpu.emit.flow import Flow
 from ostinato.devices.cpu.emit.types import I1, I32, I64, PTR, VOID, Type
 from ostinato.devices.cpu.emit.value import Carried, Number, Value
 from ostinato.devices.cpu.isa import Isa
@@ -49,7 +49,7 @@ class Module:
         return "\n".join(parts) + "\n"
 
 
-class Function:
+class Function(Flow):
     """One function being written. Parameters are its items: `f["x"]`."""
 
     def __init__(
@@ -268,133 +268,6 @@ class Function:
             self.raw(text)
             return Value(self, VOID, "")
         return self.op(returns, text)
-
-    # control flow
-
-    def label(self) -> str:
-        self._counter += 1
-        return f"b{self._counter}"
-
-    def begin(self, label: str) -> None:
-        self._lines.append(f"{label}:")
-        self._block = label
-
-    def range(
-        self, low: Value | int, high: Value | int, step: int = 1, **carried: Value
-    ) -> Iterator[tuple[Value, Carried]]:
-        """A counted loop, `for i, s in f.range(0, n, total=zero): s.total = s.total + …`.
-
-        `i` is an i64 below `high` (compared as signed). Assign every carried value's next state to `s`; after
-        the loop `s` has the last ones.
-        """
-        start, stop = self.index(low), self.index(high)
-        head, body, after, before = self.label(), self.label(), self.label(), self._block
-        self.raw(f"br label %{head}")
-        self.begin(head)
-        i = Value(self, I64, self.fresh())
-        phis = {name: Value(self, value.type, self.fresh()) for name, value in carried.items()}
-        slot = len(self._lines)
-        self._lines.append("")  # the phis, once the loop's end is known
-        inside = i.lt(stop)
-        self.raw(f"br i1 {inside.name}, label %{body}, label %{after}")
-        self.begin(body)
-        state = Carried(dict(phis))
-        yield i, state
-        following = self.op(I64, f"add nsw i64 {i.name}, {step}")
-        lines = [f"  {i.name} = phi i64 [ {start.name}, %{before} ], [ {following.name}, %{self._block} ]"]
-        for name, phi in phis.items():
-            last = state[name]
-            assert last.type == phi.type, f"{name}: {phi.type} becomes {last.type}"
-            sources = f"[ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
-            lines.append(f"  {phi.name} = phi {phi.type} {sources}")
-        self._lines[slot] = "\n".join(lines)
-        self.raw(f"br label %{head}")
-        self.begin(after)
-        for name, phi in phis.items():
-            state[name] = phi
-
-    def until(self, done: Callable[[Carried], Value], **carried: Value) -> Iterator[Carried]:
-        """A loop that tests before each turn, `for s in f.until(lambda s: s.n.ge(9), n=zero): s.n = s.n + 1`.
-
-        It ends when the i1 `done(s)` holds. As in `range`, assign every carried value's next state to `s`;
-        after the loop `s` has the last ones.
-        """
-        head, body, after, before = self.label(), self.label(), self.label(), self._block
-        self.raw(f"br label %{head}")
-        self.begin(head)
-        phis = {name: Value(self, value.type, self.fresh()) for name, value in carried.items()}
-        slot = len(self._lines)
-        self._lines.append("")  # the phis, once the loop's end is known
-        state = Carried(dict(phis))
-        over = done(state)
-        self.raw(f"br i1 {over.name}, label %{after}, label %{body}")
-        self.begin(body)
-        yield state
-        lines = []
-        for name, phi in phis.items():
-            last = state[name]
-            assert last.type == phi.type, f"{name}: {phi.type} becomes {last.type}"
-            lines.append(
-                f"  {phi.name} = phi {phi.type} "
-                f"[ {carried[name].name}, %{before} ], [ {last.name}, %{self._block} ]"
-            )
-        self._lines[slot] = "\n".join(lines)
-        self.raw(f"br label %{head}")
-        self.begin(after)
-        for name, phi in phis.items():
-            state[name] = phi
-
-    def when(self, condition: Value) -> Iterator[None]:
-        """`for _ in f.when(c): …` runs the body where the i1 `c` holds; no value leaves it."""
-        body, after = self.label(), self.label()
-        self.raw(f"br i1 {condition.name}, label %{body}, label %{after}")
-        self.begin(body)
-        yield
-        self.raw(f"br label %{after}")
-        self.begin(after)
-
-    def seldom(
-        self, condition: Value, values: Sequence[Value], change: Callable[[list[Value]], list[Value]]
-    ) -> list[Value]:
-        """`change(values)` where the i1 `condition` holds, else the values; its code is out of the way."""
-        before, body, after = self._block, self.label(), self.label()
-        condition = self.intrinsic("expect", condition, self.const(I1, 0))
-        self.raw(f"br i1 {condition.name}, label %{body}, label %{after}")
-        self.begin(body)
-        changed = change(list(values))
-        end = self._block
-        self.raw(f"br label %{after}")
-        self.begin(after)
-        return [
-            self.op(new.type, f"phi {new.type} [ {new.name}, %{end} ], [ {old.name}, %{before} ]")
-            for new, old in zip(changed, values, strict=True)
-        ]
-
-    def choose(self, condition: Value, yes: Any, no: Any) -> Value:
-        """The value of `yes()` or of `no()`; only the one chosen runs."""
-        a, b, after = self.label(), self.label(), self.label()
-        self.raw(f"br i1 {condition.name}, label %{a}, label %{b}")
-        self.begin(a)
-        left = yes()
-        left_end = self._block
-        self.raw(f"br label %{after}")
-        self.begin(b)
-        right = no()
-        right_end = self._block
-        self.raw(f"br label %{after}")
-        self.begin(after)
-        return self.op(
-            left.type, f"phi {left.type} [ {left.name}, %{left_end} ], [ {right.name}, %{right_end} ]"
-        )
-
-    def repeat_until(self, condition: Any) -> None:
-        """Emit `condition()` in a loop that ends when it holds."""
-        head, after = self.label(), self.label()
-        self.raw(f"br label %{head}")
-        self.begin(head)
-        done = condition()
-        self.raw(f"br i1 {done.name}, label %{after}, label %{head}")
-        self.begin(after)
 
     # atomics, on aligned i32 words
 
