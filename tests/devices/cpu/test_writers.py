@@ -41,6 +41,14 @@ class Three(Kernel):
         f.store(f.const(I64, self.number), args["out"])
 
 
+Three.__module__ = "ostinato.devices.cpu.kernels.three"  # as one of the package's own
+
+
+@dataclass(frozen=True)
+class Strangers(Three):
+    """Of a class whose source the package doesn't know."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a cache, as a new process finds it: nothing has been loaded yet."""
@@ -68,6 +76,23 @@ def test_other_kernels_and_other_sets_are_other_code(folder: Path, monkeypatch: 
     assert len(WRITTEN) == 4
     started_anew(folder, monkeypatch, ISAS["generic"]).addresses([Three()])
     assert len(WRITTEN) == 5
+
+
+def check_that_strangers_are_written_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    WRITTEN.clear()
+    for number, name in enumerate(("mine", "mine", "of_mine")):
+        path = folder / name
+        path.mkdir(mode=0o700, exist_ok=True)
+        started_anew(path, monkeypatch).addresses([Three(), Strangers()])
+        assert len(WRITTEN) == 2 * (number + 1)
+
+
+def test_who_changes_a_kernel_of_their_own_gets_what_it_writes_now(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = iter([folder, tmp_path])
+    goes_red(monkeypatch, writers, "_OURS", "",
+             lambda: check_that_strangers_are_written_each_time(next(places), monkeypatch))  # fmt: skip
 
 
 def check_that_other_source_writes_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

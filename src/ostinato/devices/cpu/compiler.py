@@ -54,17 +54,19 @@ def compile_module(ir: str, isa: Isa, cache: CodeCache | None) -> NativeModule:
 
 
 def compile_written(
-    recipe: Sequence[str], write: Callable[[], str], isa: Isa, cache: CodeCache | None
+    recipe: Sequence[object], write: Callable[[], str], isa: Isa, cache: CodeCache | None
 ) -> NativeModule:
     """The same of the IR that `write` returns, which isn't asked for where `cache` has the code.
 
     Args:
-        recipe: All that the IR depends on beside `isa` and the source that `writers` digests.
+        recipe: What the IR is written by: values whose repr is all that it depends on, beside `isa` and the
+            source of their classes.
     """
-    written_by = None if cache is None else writers.digest()
+    written_by = None if cache is None else writers.digest_for(recipe)
     if written_by is None:
         return compile_module(write(), isa, cache)
-    return _compiled(CodeCache.key_of(["written", written_by, *recipe], isa), write, isa, cache)
+    source = ["written", written_by, *map(repr, recipe)]
+    return _compiled(CodeCache.key_of(source, isa), write, isa, cache)
 
 
 def _compiled(key: str, write: Callable[[], str], isa: Isa, cache: CodeCache | None) -> NativeModule:

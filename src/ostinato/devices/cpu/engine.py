@@ -45,8 +45,7 @@ class Engine:
         """Kernels in one module, by symbol; written and compiled when they are first asked for together."""
         distinct = tuple(dict.fromkeys(kernels))
         if distinct not in self._compiled:
-            recipe = [repr(kernel) for kernel in distinct]
-            native = compile_written(recipe, partial(written, distinct, self.isa), self.isa, self.cache)
+            native = compile_written(distinct, partial(written, distinct, self.isa), self.isa, self.cache)
             self._release_later()
             symbols = [kernel.symbol for kernel in distinct]
             self._compiled[distinct] = {symbol: native.address(symbol) for symbol in symbols}

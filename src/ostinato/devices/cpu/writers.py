@@ -10,6 +10,7 @@ from importlib.resources.abc import Traversable
 
 PACKAGES = ("device", "devices/cpu", "formats/encodings", "ir")
 """Where the source lies that decides what kernels are: they, and all that they import but errors."""
+_OURS = "ostinato.devices.cpu."
 
 
 @functools.cache
@@ -17,6 +18,12 @@ def digest() -> str | None:
     """The SHA-256 of that source; None where there is none to read: an installation of bytecode alone."""
     root = files("ostinato")
     return digest_of(root.joinpath(package) for package in PACKAGES)
+
+
+def digest_for(writers: Iterable[object]) -> str | None:
+    """`digest`, if it speaks for all of these: None where one's class comes from elsewhere."""
+    ours = all(type(each).__module__.startswith(_OURS) for each in writers)
+    return digest() if ours else None
 
 
 def digest_of(folders: Iterable[Traversable]) -> str | None:
