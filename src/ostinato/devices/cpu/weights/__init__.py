@@ -3,7 +3,8 @@
 | source | packed as | |
 | --- | --- | --- |
 | Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4 | themselves | activations in int8 |
-| F16, BF16, F32 | themselves | activations stay f32 |
+| F16, F32 | themselves | activations stay f32 |
+| BF16 | itself, two k side by side | they stay f32, or go to bfloat16 where the set multiplies it |
 | every other encoding with a codec | F32 | decoded once: exact, and several times the bytes |
 """
 

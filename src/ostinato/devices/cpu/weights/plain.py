@@ -164,7 +164,6 @@ def _in_chains(f: Function, rows: int, count: int, add: _Add) -> list[Value]:
     sums, `_CHAINS` for each row, that number i to sum i mod `_CHAINS`."""
     names = [[f"{t}.{c}" for c in range(_CHAINS)] for t in range(rows)]
     whole = count - count % _UNROLL
-    sums = [[f.zero(F32V)] * _CHAINS for _ in range(rows)]
     for i, s in f.range(0, whole, _UNROLL, **{name: f.zero(F32V) for row in names for name in row}):
         sums = [[s[name] for name in row] for row in names]
         add(i, _UNROLL, sums)
