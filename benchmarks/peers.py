@@ -72,8 +72,9 @@ class Row:
     @property
     def of_limit(self) -> float | None:
         """Ours to the limit, the median of all rounds."""
-        parts = [a / b for a, b in zip(self.rates[Ours.name], self.limits, strict=False)]
-        return statistics.median(parts) if parts else None
+        if not self.limits:
+            return None
+        return statistics.median(a / b for a, b in zip(self.rates[Ours.name], self.limits, strict=True))
 
     def median(self, name: str) -> float:
         return statistics.median(self.rates[name])

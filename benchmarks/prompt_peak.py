@@ -92,7 +92,7 @@ def products(llm: LLM, device: CpuDevice) -> Mapping[str, int]:
     found = dict.fromkeys(PER_INSTRUCTION, 0)
     kinds = {INT8: "bytes", BRAIN: "bfloat16", None: "float32"}
     for name, tensor in llm.model.weights.items():
-        if len(tensor.shape) == 2 and "embed" not in name and name not in ("output.weight", "lm_head"):
+        if len(tensor.shape) == 2 and name not in ("embedding", "head"):
             found[kinds[PACKED[tensor.encoding].rounding(device.engine.isa)]] += prod(tensor.shape)
     return {kind: count for kind, count in found.items() if count}
 

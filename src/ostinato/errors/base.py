@@ -9,8 +9,8 @@ class OstinatoError(Exception):
     """Root of the taxonomy.
 
     An error is data: a subclass is a dataclass whose fields say what happened, `message()` makes the
-    sentence from them, and `remedy` says what the reader can do. It is without what a dataclass has to
-    offer beside its fields: a hundred of them are made at each start. A subclass also derives from the
+    sentence from them, and `remedy` says what the reader can do. Its dataclass makes no more than
+    `__init__`, as each start makes a hundred of them. A subclass also derives from the
     builtin a caller would expect (`ValueError`, `FileNotFoundError` ...) and survives pickling.
 
     >>> from dataclasses import dataclass
@@ -21,6 +21,8 @@ class OstinatoError(Exception):
     ...         return f"{self.degrees} degrees are too hot"
     >>> str(TooHot(99))
     '99 degrees are too hot'
+    >>> TooHot(99)
+    TooHot(degrees=99)
     """
 
     @property

@@ -174,6 +174,17 @@ def test_pairs_of_bfloat16_are_multiplied_as_they_lie(name: str, there: bool) ->
     assert ("vfmadd" in text) != there
 
 
+@pytest.mark.parametrize("form", ["q4_0.r16", "q4_k.r16", "bf16.k2.r16", "f16.r16"])
+def test_tiles_ask_for_the_next_weights_and_one_row_does_not(form: str) -> None:
+    asked = []
+    for many in (False, True):
+        module = Module(ISAS["avx512bf16"])
+        Product(form, 512, 64, many=many).emit(module)
+        asked.append(assembly(module.text(), module.isa).count("prefetcht1"))
+    assert asked[0] == 0
+    assert asked[1] > 0
+
+
 @pytest.mark.parametrize("form", ["q4_1.r16", "q4_k.r16", "q6_k.r16"])
 def test_the_one_row_loop_folds_its_broadcasts_into_the_products(form: str) -> None:
     module = Module(ISAS["avx512vnni"])
